@@ -1,0 +1,42 @@
+//! Every bound that is not configured, in one place, with the relations between them asserted.
+
+/// Longest request head of an upgrade, bytes; more is answered 431.
+pub const HEAD_BYTES: usize = 16 * 1024;
+/// Most header lines of a request; more is answered 431.
+pub const HEAD_LINES: usize = 128;
+/// Most frames of one message (CONTRACT 6.13); more closes 1008.
+pub const MESSAGE_FRAMES: u32 = 16_384;
+/// Longest payload of a control frame (RFC 6455 5.5).
+pub const CONTROL_FRAME_BYTES: usize = 125;
+/// How long an unfinished message may take, seconds.
+pub const MESSAGE_SECONDS: u64 = 30;
+/// Bytes of the control lane of a connection past which its receive pauses until half is gone.
+pub const CONTROL_LANE_BYTES: usize = 16 * 1024;
+/// Bytes of later messages held while a connection waits for a topic's home core.
+pub const HELD_BYTES: usize = 64 * 1024;
+/// Unfinished history and snapshot answers of a connection past which its receive pauses.
+pub const UNFINISHED_REPLAYS: usize = 32;
+/// Events up to this many bytes are copied into scratch; larger ones are sent from where they are stored.
+pub const COPIED_EVENT_BYTES: usize = 16 * 1024;
+/// Most bytes of one send, without a large event's body.
+pub const SEND_BYTES: usize = 64 * 1024;
+/// Scratch of a core: filled by bytes, small enough for the L2 cache.
+pub const SCRATCH_BYTES: usize = 256 * 1024;
+/// Most connections sent to with one submit.
+pub const SEND_CHUNK: usize = 64;
+/// How long a closing connection may take to finish, seconds.
+pub const CLOSE_SECONDS: u64 = 5;
+/// How long the probe of a duplicate's owner waits, seconds.
+pub const PROBE_SECONDS: u64 = 2;
+/// Rows of one slice of a listing.
+pub const LISTING_ROWS: usize = 256;
+/// Topics without members whose numbering is kept, per core.
+pub const IDLE_TOPICS: usize = 65_536;
+/// Largest sequence number: 2^53-1, the largest exact integer of a JSON number (PROTOCOL 2).
+pub const MAX_SEQ: u64 = (1 << 53) - 1;
+/// Largest body of an admin request, bytes; more is answered 413.
+pub const ADMIN_BODY_BYTES: usize = 16 << 20;
+
+const _: () = assert!(COPIED_EVENT_BYTES + 64 <= SEND_BYTES);
+const _: () = assert!(SEND_BYTES <= SCRATCH_BYTES);
+const _: () = assert!(CONTROL_FRAME_BYTES < CONTROL_LANE_BYTES);

@@ -1,0 +1,104 @@
+//! Counters: plain integers of one core, their names and what they mean.
+
+macro_rules! counters {
+    ($($(#[doc = $help:literal])+ $field:ident $name:literal;)*) => {
+        /// Counters of one core; they only grow.
+        #[derive(Debug, Clone, Default, PartialEq, Eq)]
+        pub struct Counters { $($(#[doc = $help])+ pub $field: u64,)* }
+
+        impl Counters {
+            /// Every counter: its name in `/v1/stats`, its help text, its value.
+            pub fn rows(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$(($name, concat!($($help),+).trim_ascii(), self.$field),)*]
+            }
+
+            /// Adds the counters of another core.
+            pub fn add(&mut self, other: &Counters) { $(self.$field += other.$field;)* }
+        }
+    };
+}
+
+counters! {
+    /// Publishes accepted, to whatever target.
+    published "published";
+    /// Frames handed to sockets: live events, history, snapshots, controls; replays are counted apart.
+    sent "sent";
+    /// Bytes of those frames, envelope and payload.
+    bytes_sent "bytesSent";
+    /// Events dropped by policy drop-newest.
+    dropped_newest "droppedNewest";
+    /// Events dropped by policy drop-oldest.
+    dropped_oldest "droppedOldest";
+    /// Events that a parked session could not keep.
+    dropped_parked "droppedParked";
+    /// Unsent events that left under a byte budget.
+    dropped_evicted "droppedEvicted";
+    /// Connections closed by policy disconnect.
+    disconnected_slow "disconnectedSlow";
+    /// App events of clients accepted by the allow list.
+    inbound "inbound";
+    /// Messages of clients with a control id.
+    inbound_control "inboundControl";
+    /// Messages of clients that broke the protocol.
+    protocol_errors "protocolErrors";
+    /// App events of clients whose payload does not verify.
+    decode_errors "decodeErrors";
+    /// Messages shed by the rate limit.
+    rate_limited "rateLimited";
+    /// Joins refused: not allowed, name too long, too many.
+    rejected_joins "rejectedJoins";
+    /// Sequence numbers given out.
+    stamped_seq "stampedSeq";
+    /// Resume requests answered, hellos with a position included.
+    resumes_served "resumesServed";
+    /// Frames sent again by those.
+    frames_replayed "framesReplayed";
+    /// Bytes of frames sent again.
+    bytes_replayed "bytesReplayed";
+    /// Resume requests answered with ok = false.
+    resume_misses "resumeMisses";
+    /// Frames written to no socket because their connection ended first.
+    send_discarded "sendDiscarded";
+    /// Sessions parked when their connection ended.
+    parked "parked";
+    /// Parked sessions taken up by a new connection.
+    adopted "adopted";
+    /// Parked sessions that ended: their time or their place was over.
+    parked_expired "parkedExpired";
+    /// Sessions started again at 1 because a new process came with their id.
+    sessions_restarted "sessionsRestarted";
+    /// Connections that took a session over from a live one.
+    takeovers "takeovers";
+    /// Connections accepted.
+    accepted "accepted";
+    /// Upgrades answered 101.
+    upgraded "upgraded";
+    /// Requests answered with something else than 101.
+    refused "refused";
+    /// Handshakes that did not end in time.
+    handshake_timeouts "handshakeTimeouts";
+    /// Connections ended by the peer without a close frame.
+    closed_lost "closedLost";
+    /// Connections closed by the client's close frame.
+    closed_by_client "closedByClient";
+    /// Connections closed by the operator.
+    closed_by_operator "closedByOperator";
+    /// Connections closed for breaking the protocol.
+    closed_protocol "closedProtocol";
+    /// Connections closed by the idle timeout.
+    closed_idle "closedIdle";
+    /// Connections closed by the rate limit.
+    closed_rate "closedRate";
+    /// Connections closed because another took their session over.
+    closed_replaced "closedReplaced";
+    /// Connections closed because unfinished messages took too much memory or time.
+    closed_inbound_bytes "closedInboundBytes";
+    /// Connections closed by a drain.
+    closed_drain "closedDrain";
+    /// Completions of the kernel for operations that no longer exist.
+    stale_completions "staleCompletions";
+    /// Times that accepting paused for want of descriptors or memory.
+    accept_pauses "acceptPauses";
+    /// Log lines of cores that were dropped because the control thread was behind.
+    log_lost "logLost";
+}
