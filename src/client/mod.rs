@@ -1,1 +1,5 @@
-//! client
+//! The Rust client.
+
+#![forbid(unsafe_code)]
+
+pub mod gate;
