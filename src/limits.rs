@@ -36,6 +36,12 @@ pub const IDLE_TOPICS: usize = 65_536;
 pub const MAX_SEQ: u64 = (1 << 53) - 1;
 /// Largest body of an admin request, bytes; more is answered 413.
 pub const ADMIN_BODY_BYTES: usize = 16 << 20;
+/// Commands that a core has not answered yet; a request past it is answered 503 `overloaded`.
+pub const UNANSWERED_COMMANDS: usize = 512;
+/// Commands kept free for the control thread's own use (drain, reload) when requests took all the others.
+pub const RESERVED_COMMANDS: usize = 16;
+/// Log lines of a core that wait for the control thread; more are dropped and counted.
+pub const WAITING_LOG_LINES: usize = 256;
 
 const _: () = assert!(COPIED_EVENT_BYTES + 64 <= SEND_BYTES);
 const _: () = assert!(SEND_BYTES <= SCRATCH_BYTES);
