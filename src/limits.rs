@@ -43,6 +43,20 @@ pub const RESERVED_COMMANDS: usize = 16;
 /// Log lines of a core that wait for the control thread; more are dropped and counted.
 pub const WAITING_LOG_LINES: usize = 256;
 
+/// Tables nested below the root of an event. A schema that nests deeper is refused, so no payload can.
+pub const TABLE_DEPTH: usize = 8;
+/// Most fields of one table; keeps a table's inline part (8 bytes a field) inside the 64 KiB of a vtable entry.
+pub const TABLE_FIELDS: usize = 1024;
+/// Most events of a schema; their index is a `u16`.
+pub const SCHEMA_EVENTS: usize = u16::MAX as usize;
+/// Bytes that reading a payload may look at, as a multiple of its length: offsets that point many times at the
+/// same bytes cost no more than this.
+pub const PAYLOAD_VISITS: usize = 4;
+/// Largest payload made from JSON, bytes. `[0,0,0]` grows fourfold as doubles, nothing grows more.
+pub const ENCODED_BYTES: usize = 128 << 20;
+
+const _: () = assert!(TABLE_FIELDS * 8 + 4 <= u16::MAX as usize);
+const _: () = assert!(ADMIN_BODY_BYTES * 4 < ENCODED_BYTES);
 const _: () = assert!(COPIED_EVENT_BYTES + 64 <= SEND_BYTES);
 const _: () = assert!(SEND_BYTES <= SCRATCH_BYTES);
 const _: () = assert!(CONTROL_FRAME_BYTES < CONTROL_LANE_BYTES);

@@ -205,8 +205,7 @@ pub struct LogLine {
     pub text: String,
 }
 
-/// Index of an event in [`Schema`](crate::schema::Schema).
-pub type EventIndex = u16;
+pub use crate::schema::EventIndex;
 
 /// Kind of a room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,0 +1,169 @@
+//! Checked access to the bytes of a FlatBuffer: every read is inside the payload, aligned and paid for.
+//!
+//! Positions count from the payload's start, size prefix included; alignment is relative to it. The crate's own
+//! `Verifier` is not used: it charges a shared vtable to every table that uses it, allocates for its errors, and
+//! reading what it has verified needs `unsafe`. The tests hold this reader against it.
+
+use super::Malformed;
+use crate::limits::PAYLOAD_VISITS;
+
+/// Bytes of a size prefix, and of a root, vector or string offset.
+const OFFSET: usize = 4;
+/// Bytes of a vtable before its slots: its own size, the table's size.
+const VTABLE_HEAD: usize = 4;
+
+/// Reads one payload. Cheap to make; holds what is left of the budget.
+pub(super) struct Reader<'a> {
+    bytes: &'a [u8],
+    budget: usize,
+}
+
+/// A table whose vtable was checked.
+#[derive(Clone, Copy)]
+pub(super) struct TableAt {
+    pos: usize,
+    vtable: usize,
+    vtable_end: usize,
+}
+
+/// A vector whose elements are inside the payload.
+#[derive(Clone, Copy)]
+pub(super) struct VectorAt {
+    start: usize,
+    len: usize,
+    element_bytes: usize,
+}
+
+impl VectorAt {
+    /// Positions of the elements.
+    pub(super) fn positions(self) -> impl ExactSizeIterator<Item = usize> {
+        (0..self.len).map(move |i| self.start + i * self.element_bytes)
+    }
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(payload: &'a [u8]) -> Reader<'a> {
+        Reader { bytes: payload, budget: payload.len().saturating_mul(PAYLOAD_VISITS).saturating_add(64) }
+    }
+
+    /// The root table. The size prefix is advisory, the identifier optional: neither is looked at.
+    pub(super) fn root(&mut self) -> Result<TableAt, Malformed> {
+        let pos = self.follow(OFFSET)?;
+        self.table(pos)
+    }
+
+    /// The table at `pos`. Its vtable costs nothing: writers share one among all rows of a vector.
+    pub(super) fn table(&mut self, pos: usize) -> Result<TableAt, Malformed> {
+        self.pay(OFFSET)?;
+        let distance = i64::from(i32::from_le_bytes(self.array(pos)?));
+        let place = i64::try_from(pos).ok().and_then(|p| usize::try_from(p - distance).ok());
+        let vtable = place.ok_or(Malformed::Vtable { at: pos })?;
+        let vtable_bytes = usize::from(self.u16(vtable)?);
+        let table_bytes = usize::from(self.u16(vtable + 2)?);
+        if vtable_bytes < VTABLE_HEAD || vtable_bytes % 2 != 0 {
+            return Err(Malformed::Vtable { at: pos });
+        }
+        self.range(vtable, vtable_bytes)?;
+        self.range(pos, table_bytes)?;
+        Ok(TableAt { pos, vtable, vtable_end: vtable + vtable_bytes })
+    }
+
+    /// Position of a field; none if it is absent.
+    pub(super) fn field(&self, table: TableAt, slot: usize) -> Result<Option<usize>, Malformed> {
+        let entry = table.vtable + VTABLE_HEAD + 2 * slot;
+        if entry >= table.vtable_end {
+            return Ok(None);
+        }
+        let offset = usize::from(self.u16(entry)?);
+        Ok((offset != 0).then_some(table.pos + offset))
+    }
+
+    /// Where the offset at `pos` points to.
+    pub(super) fn follow(&mut self, pos: usize) -> Result<usize, Malformed> {
+        self.pay(OFFSET)?;
+        let offset = self.u32(pos)?;
+        pos.checked_add(offset).ok_or(Malformed::OutOfRange { at: pos })
+    }
+
+    /// The vector that the offset at `pos` points to. Its elements are paid for as they are read or skipped.
+    pub(super) fn vector(&mut self, pos: usize, element_bytes: usize) -> Result<VectorAt, Malformed> {
+        let at = self.follow(pos)?;
+        let len = self.u32(at)?;
+        let start = at + OFFSET;
+        let size = len.saturating_mul(element_bytes);
+        if !start.is_multiple_of(element_bytes) {
+            return Err(Malformed::Unaligned { at: start });
+        }
+        self.range(start, size)?;
+        self.pay(OFFSET)?;
+        Ok(VectorAt { start, len, element_bytes })
+    }
+
+    /// Passes the elements of a vector by, at the price of reading them.
+    pub(super) fn skip(&mut self, vector: VectorAt) -> Result<(), Malformed> {
+        self.pay(vector.len * vector.element_bytes)
+    }
+
+    /// The text that the offset at `pos` points to.
+    pub(super) fn text(&mut self, pos: usize) -> Result<&'a str, Malformed> {
+        let VectorAt { start, len, .. } = self.vector(pos, 1)?;
+        let bytes = self.range(start, len)?;
+        self.pay(len)?;
+        if self.bytes.get(start + len) != Some(&0) {
+            return Err(Malformed::NoNul { at: start });
+        }
+        std::str::from_utf8(bytes).map_err(|_| Malformed::NotUtf8 { at: start })
+    }
+
+    /// The integer at `pos`.
+    pub(super) fn i64(&mut self, pos: usize) -> Result<i64, Malformed> {
+        self.pay(8)?;
+        self.array(pos).map(i64::from_le_bytes)
+    }
+
+    /// The number at `pos`.
+    pub(super) fn f64(&mut self, pos: usize) -> Result<f64, Malformed> {
+        self.pay(8)?;
+        self.array(pos).map(f64::from_le_bytes)
+    }
+
+    /// The position in an enumeration at `pos`.
+    pub(super) fn i32(&mut self, pos: usize) -> Result<i32, Malformed> {
+        self.pay(4)?;
+        self.array(pos).map(i32::from_le_bytes)
+    }
+
+    /// The flag at `pos`; any byte but 0 is true.
+    pub(super) fn bool(&mut self, pos: usize) -> Result<bool, Malformed> {
+        self.pay(1)?;
+        self.array(pos).map(|[b]| b != 0)
+    }
+
+    fn u32(&self, pos: usize) -> Result<usize, Malformed> {
+        // Lossless: usize has at least 32 bits where io_uring runs.
+        self.array(pos).map(|b| u32::from_le_bytes(b) as usize)
+    }
+
+    fn u16(&self, pos: usize) -> Result<u16, Malformed> {
+        self.array(pos).map(u16::from_le_bytes)
+    }
+
+    /// N bytes at `pos`, which is a multiple of N.
+    fn array<const N: usize>(&self, pos: usize) -> Result<[u8; N], Malformed> {
+        if !pos.is_multiple_of(N) {
+            return Err(Malformed::Unaligned { at: pos });
+        }
+        let rest = self.bytes.get(pos..).and_then(|rest| rest.first_chunk());
+        rest.copied().ok_or(Malformed::OutOfRange { at: pos })
+    }
+
+    fn range(&self, pos: usize, len: usize) -> Result<&'a [u8], Malformed> {
+        let end = pos.checked_add(len).ok_or(Malformed::OutOfRange { at: pos })?;
+        self.bytes.get(pos..end).ok_or(Malformed::OutOfRange { at: pos })
+    }
+
+    fn pay(&mut self, bytes: usize) -> Result<(), Malformed> {
+        self.budget = self.budget.checked_sub(bytes).ok_or(Malformed::TooCostly)?;
+        Ok(())
+    }
+}
