@@ -1,6 +1,24 @@
 //! The configuration as parsed: plain values with the defaults of docs/OPERATING.md. `load` reads it from its
 //! sources (defaults, file, environment, flags; later wins).
 
+#![forbid(unsafe_code)]
+
+mod cores;
+mod identity;
+mod keys;
+mod load;
+mod nearest;
+mod secret;
+mod show;
+mod slot;
+mod validate;
+mod value;
+
+pub use identity::is_anonymous_id;
+pub use load::{ConfigError, Flags, Loaded, Source, environment, load};
+pub use show::{Changes, Line};
+pub use validate::clamp_connections;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -230,6 +248,11 @@ pub struct Rate {
     pub close: bool,
 }
 
+impl Rate {
+    /// No limit.
+    pub const OFF: Rate = Rate { messages_per_second: 0.0, burst: 0, close: false };
+}
+
 /// `[limits]`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
@@ -248,7 +271,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            rate: Rate { messages_per_second: 0.0, burst: 0, close: false },
+            rate: Rate::OFF,
             topics_per_connection: 128,
             groups_per_connection: 128,
             topic_name_bytes: 1024,
@@ -353,17 +376,27 @@ impl Default for Trace {
     }
 }
 
+/// `[log] format`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// A line of text.
+    #[default]
+    Text,
+    /// A line of JSON.
+    Json,
+}
+
 /// `[log]`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Log {
-    /// A `tracing` filter, "info" or "seqcast=debug".
+    /// Levels by target: "info", "warn,seqcast::control=debug".
     pub level: String,
-    /// JSON lines instead of text.
-    pub json: bool,
+    /// How a line is written.
+    pub format: LogFormat,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Log { level: "info".into(), json: false }
+        Log { level: "info".into(), format: LogFormat::Text }
     }
 }
