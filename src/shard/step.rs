@@ -172,6 +172,15 @@ pub enum Output {
     Drained,
 }
 
+/// The next bytes of a connection, as `fill` lays them out: first what was written to the memory given, then the body.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Bytes written to the memory given.
+    pub bytes: usize,
+    /// Goes out behind them, from where it is stored; never empty.
+    pub body: Option<Bytes>,
+}
+
 /// A connection on its way to the core that owns its client id, before the 101.
 #[derive(Debug)]
 pub struct Transfer {
