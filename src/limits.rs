@@ -55,6 +55,15 @@ pub const PAYLOAD_VISITS: usize = 4;
 /// Largest payload made from JSON, bytes. `[0,0,0]` grows fourfold as doubles, nothing grows more.
 pub const ENCODED_BYTES: usize = 128 << 20;
 
+/// Longest message that a client takes from a server, bytes.
+pub const CLIENT_MESSAGE_BYTES: u64 = 64 << 20;
+/// How long a client's connect and upgrade may take together, seconds.
+pub const CLIENT_DIAL_SECONDS: u64 = 10;
+/// How long one write of a client may block before the server counts as gone, seconds.
+pub const CLIENT_WRITE_SECONDS: u64 = 10;
+/// How long a client waits for the answer to its close frame, seconds.
+pub const CLIENT_CLOSE_SECONDS: u64 = 1;
+
 const _: () = assert!(TABLE_FIELDS * 8 + 4 <= u16::MAX as usize);
 const _: () = assert!(ADMIN_BODY_BYTES * 4 < ENCODED_BYTES);
 const _: () = assert!(COPIED_EVENT_BYTES + 64 <= SEND_BYTES);
