@@ -18,7 +18,10 @@ order=(install io_uring fmt dependencies advisories clippy cargo release conform
 step_install() { scripts/install.sh; }
 step_io_uring() { scripts/io-uring.py; }
 step_fmt() { cargo fmt --check; }
-step_dependencies() { scripts/dependencies.py; }
+step_dependencies() {
+    scripts/dependencies.py || return
+    if command -v cargo-deny >/dev/null; then cargo deny --locked check licenses bans sources; fi
+}
 step_advisories() { scripts/advisories.sh; }
 step_clippy() { cargo clippy --locked --all-targets --quiet -- -D warnings; }
 step_cargo() { cargo test --locked --no-fail-fast; }
@@ -26,7 +29,7 @@ step_release() { cargo build --locked --release; }
 step_conformance() { scripts/conformance.sh; }
 step_soak() { scripts/soak.sh 10 2 && FIRST_SEED=3 scripts/soak.sh 10 1 --lossy; }
 step_foreign() { scripts/foreign.sh; }
-step_generated() { scripts/generate-control.sh --check; }
+step_generated() { FLATC=$(dirname "$(scripts/python.sh)")/flatc scripts/generate-control.sh --check; }
 step_autobahn() { scripts/autobahn.sh; }
 
 # Sums "N passed" and "N failed" of everything that was logged: cargo's result lines and those of the suites.

@@ -1,10 +1,12 @@
 //! Every bound that is not configured, in one place, with the relations between them asserted.
 
+#![forbid(unsafe_code)]
+
 /// Longest request head of an upgrade, bytes; more is answered 431.
 pub const HEAD_BYTES: usize = 16 * 1024;
 /// Most header lines of a request; more is answered 431.
 pub const HEAD_LINES: usize = 128;
-/// Most frames of one message (CONTRACT 6.13); more closes 1008.
+/// Most frames of one message (docs/PROTOCOL.md, section 12); more closes 1008.
 pub const MESSAGE_FRAMES: u32 = 16_384;
 /// Longest payload of a control frame (RFC 6455 5.5).
 pub const CONTROL_FRAME_BYTES: usize = 125;
@@ -32,7 +34,7 @@ pub const PROBE_SECONDS: u64 = 2;
 pub const LISTING_ROWS: usize = 256;
 /// Topics without members whose numbering is kept, per core.
 pub const IDLE_TOPICS: usize = 65_536;
-/// Largest sequence number: 2^53-1, the largest exact integer of a JSON number (PROTOCOL 2).
+/// Largest sequence number: 2^53-1, the largest exact integer of a JSON number (docs/PROTOCOL.md, section 2).
 pub const MAX_SEQ: u64 = (1 << 53) - 1;
 /// Largest body of an admin request, bytes; more is answered 413.
 pub const ADMIN_BODY_BYTES: usize = 16 << 20;

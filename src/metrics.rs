@@ -1,5 +1,7 @@
 //! Counters: plain integers of one core, their names and what they mean.
 
+#![forbid(unsafe_code)]
+
 macro_rules! counters {
     ($($(#[doc = $help:literal])+ $field:ident $name:literal;)*) => {
         /// Counters of one core; they only grow.
