@@ -27,7 +27,8 @@ fn app_vectors(file: &str) -> Vec<(String, u16, Vec<u8>, Value)> {
     vectors(file).into_iter().filter_map(one).collect()
 }
 
-/// Equal as data: 1 and 1.0 are the same number, texts of digits stand for integers beyond 2^53, null is absent.
+/// Equal as data: 1 and 1.0 are the same number, texts of digits stand for integers beyond 2^53, null is
+/// absent.
 fn same(want: &Value, got: &Value) -> bool {
     match (want, got) {
         (Value::Object(a), Value::Object(b)) => {

@@ -6,17 +6,19 @@ use super::Malformed;
 use super::model::{Field, Kind, Shape, Table};
 use super::reader::{Reader, TableAt};
 
-/// The fields of a payload. Reads are checked once more on the way, so a payload that was not verified fails too.
+/// The fields of a payload. Reads are checked once more on the way, so a payload that was not verified fails
+/// too.
 pub(super) fn payload(table: &Table, payload: &[u8]) -> Result<Value, Malformed> {
     let mut reader = Reader::new(payload);
-    let root = reader.root()?;
+    let root = reader.root(table.fields.len())?;
     decode_table(&mut reader, table, root)
 }
 
-fn decode_table(reader: &mut Reader<'_>, table: &Table, at: TableAt) -> Result<Value, Malformed> {
+fn decode_table(reader: &mut Reader<'_>, table: &Table, at: TableAt<'_>) -> Result<Value, Malformed> {
     let mut object = Map::with_capacity(table.fields.len());
-    for (slot, field) in table.fields.iter().enumerate() {
-        let value = match reader.field(at, slot)? {
+    let positions = at.fields().chain(std::iter::repeat(None));
+    for (field, pos) in table.fields.iter().zip(positions) {
+        let value = match pos {
             Some(pos) => decode_field(reader, field, pos)?,
             None => match absent(field) {
                 Some(default) => default,
@@ -63,8 +65,7 @@ fn decode_value(reader: &mut Reader<'_>, kind: &Kind, pos: usize) -> Result<Valu
         }
         Kind::Text => reader.text(pos)?.into(),
         Kind::Table(table) => {
-            let pos = reader.follow(pos)?;
-            let at = reader.table(pos)?;
+            let at = reader.table(pos, table.fields.len())?;
             decode_table(reader, table, at)?
         }
     })

@@ -1,8 +1,8 @@
 //! JSON data as a payload.
 //!
-//! A table is first read into slots, children first, and written when nothing can fail any more. The layout is that of
-//! the reference browser client: fields in declared order, scalars that equal their default left out, empty vectors
-//! present, no identifier. The same data gives the same bytes.
+//! A table is first read into slots, children first, and written when nothing can fail any more. The layout
+//! is that of the reference browser client: fields in declared order, scalars that equal their default left
+//! out, empty vectors present, no identifier. The same data gives the same bytes.
 
 use flatbuffers::{FlatBufferBuilder, UnionWIPOffset, VOffsetT, WIPOffset};
 use serde_json::{Map, Value};
@@ -16,6 +16,10 @@ const KEPT_BYTES: usize = 1 << 20;
 
 /// Largest magnitude at which a JSON number with a fraction or exponent is surely the integer that was meant.
 const EXACT: f64 = 9_007_199_254_740_991.0;
+
+/// What is said of an integer that is out of range or perhaps not exact any more.
+const INTEGER: &str =
+    "an integer from -9223372036854775808 to 9223372036854775807 without fraction or exponent";
 
 /// A value of the table or vector under construction.
 #[derive(Clone, Copy)]
@@ -49,22 +53,22 @@ impl Encoder {
 
     /// The payload (size-prefixed FlatBuffer) for the data of an event.
     ///
-    /// Unknown keys are ignored; null is as good as absent for an optional field. Integers are exact over the 64-bit
-    /// range; one written with a fraction of zero or an exponent (`1.0`, `1e3`) is taken up to 2^53-1.
+    /// Unknown keys are ignored; null is as good as absent for an optional field. Integers are exact over the
+    /// 64-bit range; one written with a fraction of zero or an exponent (`1.0`, `1e3`) is taken up to 2^53-1.
     ///
     /// # Errors
-    /// Names the field that is missing or of the wrong type or range. The event has no model. The payload would
-    /// pass [`ENCODED_BYTES`].
+    /// Names the field that is missing or of the wrong type or range. The event has no model. The payload
+    /// would pass [`ENCODED_BYTES`].
     pub fn encode(&mut self, schema: &Schema, event: EventIndex, data: &Value) -> Result<&[u8], DataError> {
         let Some(table) = &schema.event(event).table else {
             return Err(DataError::new("the schema has only the name of this event; send payloadB64"));
         };
         self.slots.clear();
         self.slots.shrink_to(KEPT_BYTES / size_of::<Option<Slot>>());
-        self.builder.reset();
-        if self.builder.mut_finished_buffer().0.len() > KEPT_BYTES {
+        if self.builder.unfinished_data().len() > KEPT_BYTES {
             self.builder = FlatBufferBuilder::new();
         }
+        self.builder.reset();
         let root = self.table(table, data)?;
         self.builder.finish_size_prefixed(root, None);
         Ok(self.builder.finished_data())
@@ -166,8 +170,8 @@ fn integer(value: &Value) -> Result<i64, DataError> {
     match value.as_f64() {
         Some(float) if float.fract() != 0.0 => Err(expected("an integer", value)),
         // The cast is exact: no fraction, and far inside the range of i64.
-        Some(float) if float.abs() <= EXACT && !value.is_u64() => Ok(float as i64),
-        Some(_) => Err(expected("an integer from -9223372036854775808 to 9223372036854775807", value)),
+        Some(float) if float.abs() <= EXACT => Ok(float as i64),
+        Some(_) => Err(expected(INTEGER, value)),
         None => Err(expected("an integer", value)),
     }
 }

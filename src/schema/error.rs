@@ -1,4 +1,5 @@
-//! What can be wrong with a schema file, with JSON data, with a payload; each error says where and what to do.
+//! What can be wrong with a schema file, with JSON data, with a payload; each error says where and what to
+//! do.
 
 use std::error::Error;
 use std::fmt;

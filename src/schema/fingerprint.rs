@@ -1,9 +1,10 @@
 //! One number for a whole schema, so that two programs can tell whether they were made from the same one.
 //!
-//! The recipe: events in order of their names' bytes, each as its name, then its table. A name is its length in
-//! bytes, `:` and the name. A table is `{`, its fields in slot order, `}`. A field is its name, `?` if optional, `*` if
-//! a vector, then its type: `i` integer, `I` exact integer, `d` double, `b` flag, `t` text, `e(` with the members'
-//! names and `)`, or a table. The value is FNV-1a, 32 bits, of the UTF-8 bytes of all that.
+//! The recipe: events in order of their names' bytes, each as its name, then its table. A name is its length
+//! in bytes, `:` and the name. A table is `{`, its fields in slot order, `}`. A field is its name, `?` if
+//! optional, `*` if a vector, then its type: `i` integer, `I` exact integer, `d` double, `b` flag, `t` text,
+//! `e(` with the members' names and `)`, or a table. The value is FNV-1a, 32 bits, of the UTF-8 bytes of all
+//! that.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! JSON Schema, as TypeBox prints it, to the model. What has no exact encoding is refused with its place named.
+//! JSON Schema, as TypeBox prints it, to the model. What has no exact encoding is refused with its place
+//! named.
 
 use serde_json::{Map, Value};
 
@@ -8,6 +9,8 @@ use crate::limits::{TABLE_DEPTH, TABLE_FIELDS};
 
 type Object = Map<String, Value>;
 
+const RECORD: &str = "a record has no fixed fields; use an array of objects with a key field";
+
 /// Keywords that say more than a type can, and the advice for each.
 const REFUSED: [(&str, &str); 10] = [
     ("$ref", "references and recursion are not supported; write the type out where it is used"),
@@ -15,7 +18,7 @@ const REFUSED: [(&str, &str); 10] = [
     ("allOf", "an intersection is not supported; write one object with all fields"),
     ("oneOf", "write a union as \"anyOf\" of text constants"),
     ("not", "a negation is not supported; say what the field is"),
-    ("patternProperties", "a record has no fixed fields; use an array of objects with a key field"),
+    ("patternProperties", RECORD),
     ("if", "a condition is not supported; say what the field is"),
     ("prefixItems", "a tuple is not supported; use an object"),
     ("dependentSchemas", "a condition is not supported; say what the field is"),
@@ -45,7 +48,7 @@ fn event_table(schema: &Object) -> Result<Table, SchemaError> {
     }
 }
 
-/// Type, shape, and whether null is allowed.
+/// Type, shape, and whether null is allowed. Unions may nest as deep as the JSON reader goes, 128 levels.
 fn kind(schema: &Object, depth: usize) -> Result<(Kind, Shape, bool), SchemaError> {
     if let Some((_, advice)) = REFUSED.iter().find(|(keyword, _)| schema.contains_key(*keyword)) {
         return Err(SchemaError::new(*advice));
@@ -70,7 +73,8 @@ fn kind(schema: &Object, depth: usize) -> Result<(Kind, Shape, bool), SchemaErro
             "object" => single(Kind::Table(table(schema, depth)?)),
             "array" => Ok((element(schema, depth)?, Shape::Vector, false)),
             other => Err(SchemaError::new(format!(
-                "type {other:?} is not supported; use string, number, integer, bigint, boolean, object or array"
+                "type {other:?} is not supported; \
+                 use string, number, integer, bigint, boolean, object or array"
             ))),
         },
         Some(Value::Array(_)) => Err(mixed()),
@@ -84,7 +88,9 @@ fn union(parts: &[Value], depth: usize) -> Result<(Kind, Shape, bool), SchemaErr
     let rest: Vec<&Value> = parts.iter().filter(|part| !null(part)).collect();
     if let [only] = rest[..] {
         return match kind(as_object(only)?, depth)? {
-            (Kind::Table(table), Shape::Single, _) => Ok((Kind::Table(table), Shape::Single, nullable)),
+            (Kind::Table(table), Shape::Single, inner) => {
+                Ok((Kind::Table(table), Shape::Single, nullable || inner))
+            }
             one if !nullable => Ok(one),
             _ => Err(SchemaError::new(
                 "only an object may be null; leave the field out of \"required\" instead",
@@ -148,16 +154,13 @@ fn table(schema: &Object, depth: usize) -> Result<Table, SchemaError> {
     if depth > TABLE_DEPTH {
         return Err(SchemaError::new(format!("objects nest deeper than {TABLE_DEPTH}; flatten them")));
     }
-    let none = Object::new();
-    let properties = match schema.get("properties") {
-        Some(properties) => as_object(properties)?,
-        None => &none,
-    };
     if schema.get("additionalProperties").is_some_and(Value::is_object) {
-        return Err(SchemaError::new(
-            "a record has no fixed fields; use an array of objects with a key field",
-        ));
+        return Err(SchemaError::new(RECORD));
     }
+    let Some(properties) = schema.get("properties") else {
+        return Err(SchemaError::new("an object without \"properties\" may hold anything; list its fields"));
+    };
+    let properties = as_object(properties)?;
     if properties.len() > TABLE_FIELDS {
         return Err(SchemaError::new(format!("more than {TABLE_FIELDS} fields; group them in objects")));
     }

@@ -1,8 +1,8 @@
 //! The events of an application: what they are called, what is in them, and JSON to and from their payloads.
 //!
-//! A [`Schema`] is made from a JSON Schema file (docs/SCHEMA.md) or is the built-in one. An event's id on the wire
-//! is a hash of its name; its payload is a size-prefixed FlatBuffer of one table. The server forwards payloads
-//! byte for byte and only checks them ([`Schema::verify`]); JSON enters and leaves through
+//! A [`Schema`] is made from a JSON Schema file (docs/SCHEMA.md) or is the built-in one. An event's id on the
+//! wire is a hash of its name; its payload is a size-prefixed FlatBuffer of one table. The server forwards
+//! payloads byte for byte and only checks them ([`Schema::verify`]); JSON enters and leaves through
 //! [`Encoder`] and [`Schema::decode_json`].
 #![forbid(unsafe_code)]
 
@@ -50,6 +50,9 @@ impl Schema {
     /// # Errors
     /// Not JSON; a name that is empty, a control message's, or collides; a field that has no encoding.
     pub fn from_json(text: &str, file: &str) -> Result<Schema, SchemaError> {
+        if file.ends_with(".fbs") {
+            return Err(SchemaError::new(".fbs is not supported yet; give a JSON Schema file").in_file(file));
+        }
         let mut schema = Schema {
             events: Vec::new(),
             by_id: HashMap::default(),
@@ -63,8 +66,8 @@ impl Schema {
         Ok(schema)
     }
 
-    /// Adds events that have a name but no model: their payloads are forwarded unverified. Names that the schema
-    /// knows already stay as they are.
+    /// Adds events that have a name but no model: their payloads are forwarded unverified. Names that the
+    /// schema knows already stay as they are.
     ///
     /// # Errors
     /// As [`Schema::from_json`] for names.
@@ -144,15 +147,15 @@ impl Schema {
         self.event(event).table.is_some()
     }
 
-    /// Identifies the tables of this schema: the same events with the same fields have the same value on every
-    /// machine, in whatever order the events stand. Events without a model do not count.
+    /// Identifies the tables of this schema: the same events with the same fields have the same value on
+    /// every machine, in whatever order the events stand. Events without a model do not count.
     pub fn fingerprint(&self) -> u32 {
         self.fingerprint
     }
 
-    /// Checks a payload (size-prefixed FlatBuffer, without the envelope) so that every reader finds all that its
-    /// offsets promise. Costs a bounded multiple of the payload's length, allocates nothing. The payload of an event
-    /// without a model passes as it is.
+    /// Checks a payload (size-prefixed FlatBuffer, without the envelope) so that every reader finds all that
+    /// its offsets promise. Costs a bounded multiple of the payload's length, allocates nothing. The payload
+    /// of an event without a model passes as it is.
     ///
     /// # Errors
     /// What is wrong and where; the payload must not be forwarded.
@@ -164,8 +167,8 @@ impl Schema {
         }
     }
 
-    /// Appends the payload for JSON data to `out`; on an error `out` is as before. [`Encoder`] does the same and
-    /// keeps its memory.
+    /// Appends the payload for JSON data to `out`; on an error `out` is as before. [`Encoder`] does the same
+    /// and keeps its memory.
     ///
     /// # Errors
     /// As [`Encoder::encode`].
@@ -177,9 +180,9 @@ impl Schema {
 
     /// Verifies a payload and gives its fields as a JSON object, in declared order.
     ///
-    /// Absent optional texts and objects are left out; absent numbers, flags, enumerations and arrays are 0, false,
-    /// the first member and `[]`. A number that is no member of its enumeration is the first one. Integers are exact.
-    /// JSON has no NaN and no infinity: they become null.
+    /// Absent optional texts and objects are left out; absent numbers, flags, enumerations and arrays are 0,
+    /// false, the first member and `[]`. A number that is no member of its enumeration is the first one.
+    /// Integers are exact. JSON has no NaN and no infinity: they become null.
     ///
     /// # Errors
     /// As [`Schema::verify`], and [`Malformed::NoModel`].

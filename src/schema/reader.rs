@@ -1,16 +1,21 @@
 //! Checked access to the bytes of a FlatBuffer: every read is inside the payload, aligned and paid for.
 //!
-//! Positions count from the payload's start, size prefix included; alignment is relative to it. The crate's own
-//! `Verifier` is not used: it charges a shared vtable to every table that uses it, allocates for its errors, and
-//! reading what it has verified needs `unsafe`. The tests hold this reader against it.
+//! Positions count from the payload's start, size prefix included; alignment is relative to it. The crate's
+//! own `Verifier` is not used: it charges a shared vtable to every table that uses it, allocates for its
+//! errors, and reading what it has verified needs `unsafe`. The tests hold this reader against it.
 
 use super::Malformed;
-use crate::limits::PAYLOAD_VISITS;
+use crate::limits::{PAYLOAD_VISITS, TABLE_FIELDS};
 
 /// Bytes of a size prefix, and of a root, vector or string offset.
 const OFFSET: usize = 4;
 /// Bytes of a vtable before its slots: its own size, the table's size.
 const VTABLE_HEAD: usize = 4;
+/// Slots of a shared vtable that are looked at for the price of one byte. Writers cut a vtable behind its last
+/// present field, so a row with a table of n slots has 12 bytes or more and costs 9 + n / 32: within four
+/// times 12 for every n that a model can have.
+const SLOTS_A_BYTE: usize = 32;
+const _: () = assert!(9 + TABLE_FIELDS / SLOTS_A_BYTE <= PAYLOAD_VISITS * 12);
 
 /// Reads one payload. Cheap to make; holds what is left of the budget.
 pub(super) struct Reader<'a> {
@@ -20,10 +25,19 @@ pub(super) struct Reader<'a> {
 
 /// A table whose vtable was checked.
 #[derive(Clone, Copy)]
-pub(super) struct TableAt {
+pub(super) struct TableAt<'a> {
     pos: usize,
-    vtable: usize,
-    vtable_end: usize,
+    /// What the vtable says of the model's fields, 2 bytes a slot.
+    slots: &'a [u8],
+}
+
+impl<'a> TableAt<'a> {
+    /// Positions of the model's first fields, in slot order; none: absent. Fields behind the last one are absent.
+    pub(super) fn fields(self) -> impl Iterator<Item = Option<usize>> + use<'a> {
+        let (entries, _) = self.slots.as_chunks();
+        let offset = |entry: &[u8; 2]| usize::from(u16::from_le_bytes(*entry));
+        entries.iter().map(offset).map(move |offset| (offset != 0).then_some(self.pos + offset))
+    }
 }
 
 /// A vector whose elements are inside the payload.
@@ -47,39 +61,31 @@ impl<'a> Reader<'a> {
     }
 
     /// The root table. The size prefix is advisory, the identifier optional: neither is looked at.
-    pub(super) fn root(&mut self) -> Result<TableAt, Malformed> {
-        let pos = self.follow(OFFSET)?;
-        self.table(pos)
+    pub(super) fn root(&mut self, fields: usize) -> Result<TableAt<'a>, Malformed> {
+        self.table(OFFSET, fields)
     }
 
-    /// The table at `pos`. Its vtable costs nothing: writers share one among all rows of a vector.
-    pub(super) fn table(&mut self, pos: usize) -> Result<TableAt, Malformed> {
-        self.pay(OFFSET)?;
-        let distance = i64::from(i32::from_le_bytes(self.array(pos)?));
-        let place = i64::try_from(pos).ok().and_then(|p| usize::try_from(p - distance).ok());
-        let vtable = place.ok_or(Malformed::Vtable { at: pos })?;
+    /// The table that the offset at `pos` points to; `fields` is the model's number of them.
+    pub(super) fn table(&mut self, pos: usize, fields: usize) -> Result<TableAt<'a>, Malformed> {
+        let pos = self.follow(pos)?;
+        let invalid = Malformed::Vtable { at: pos };
+        // Lossless: isize has at least 32 bits where io_uring runs.
+        let distance = i32::from_le_bytes(self.array(pos)?) as isize;
+        let vtable = pos.checked_sub_signed(distance).ok_or(invalid)?;
         let vtable_bytes = usize::from(self.u16(vtable)?);
         let table_bytes = usize::from(self.u16(vtable + 2)?);
         if vtable_bytes < VTABLE_HEAD || vtable_bytes % 2 != 0 {
-            return Err(Malformed::Vtable { at: pos });
+            return Err(invalid);
         }
-        self.range(vtable, vtable_bytes)?;
-        self.range(pos, table_bytes)?;
-        Ok(TableAt { pos, vtable, vtable_end: vtable + vtable_bytes })
-    }
-
-    /// Position of a field; none if it is absent.
-    pub(super) fn field(&self, table: TableAt, slot: usize) -> Result<Option<usize>, Malformed> {
-        let entry = table.vtable + VTABLE_HEAD + 2 * slot;
-        if entry >= table.vtable_end {
-            return Ok(None);
-        }
-        let offset = usize::from(self.u16(entry)?);
-        Ok((offset != 0).then_some(table.pos + offset))
+        let slots = &self.range(vtable, vtable_bytes)?[VTABLE_HEAD..];
+        self.range(pos, table_bytes).map_err(|_| invalid)?;
+        let slots = slots.get(..2 * fields).unwrap_or(slots);
+        self.pay(OFFSET + slots.len() / (2 * SLOTS_A_BYTE))?;
+        Ok(TableAt { pos, slots })
     }
 
     /// Where the offset at `pos` points to.
-    pub(super) fn follow(&mut self, pos: usize) -> Result<usize, Malformed> {
+    fn follow(&mut self, pos: usize) -> Result<usize, Malformed> {
         self.pay(OFFSET)?;
         let offset = self.u32(pos)?;
         pos.checked_add(offset).ok_or(Malformed::OutOfRange { at: pos })

@@ -7,13 +7,13 @@ use super::reader::{Reader, TableAt};
 /// Passes exactly the payloads that [`decode`](super::decode) can read. Depth is bounded by the model's.
 pub(super) fn payload(table: &Table, payload: &[u8]) -> Result<(), Malformed> {
     let mut reader = Reader::new(payload);
-    let root = reader.root()?;
+    let root = reader.root(table.fields.len())?;
     verify_table(&mut reader, table, root)
 }
 
-fn verify_table(reader: &mut Reader<'_>, table: &Table, at: TableAt) -> Result<(), Malformed> {
-    for (slot, field) in table.fields.iter().enumerate() {
-        if let Some(pos) = reader.field(at, slot)? {
+fn verify_table(reader: &mut Reader<'_>, table: &Table, at: TableAt<'_>) -> Result<(), Malformed> {
+    for (field, pos) in table.fields.iter().zip(at.fields()) {
+        if let Some(pos) = pos {
             verify_field(reader, field, pos)?;
         }
     }
@@ -44,8 +44,7 @@ fn verify_value(reader: &mut Reader<'_>, kind: &Kind, pos: usize) -> Result<(), 
         Kind::Enum(_) => reader.i32(pos).map(drop),
         Kind::Text => reader.text(pos).map(drop),
         Kind::Table(table) => {
-            let pos = reader.follow(pos)?;
-            let at = reader.table(pos)?;
+            let at = reader.table(pos, table.fields.len())?;
             verify_table(reader, table, at)
         }
     }
