@@ -49,8 +49,6 @@ pub const WAITING_LOG_LINES: usize = 256;
 pub const TABLE_DEPTH: usize = 8;
 /// Most fields of one table; keeps a table's inline part (8 bytes a field) inside the 64 KiB of a vtable entry.
 pub const TABLE_FIELDS: usize = 1024;
-/// Most events of a schema; their index is a `u16`.
-pub const SCHEMA_EVENTS: usize = u16::MAX as usize;
 /// Bytes that reading a payload may look at, as a multiple of its length: offsets that point many times at the
 /// same bytes cost no more than this.
 pub const PAYLOAD_VISITS: usize = 4;

@@ -8,7 +8,9 @@
 
 use std::fmt::Write;
 
-use super::model::{self, Event, Kind, Shape, Table};
+use crate::wire::envelope::fnv1a32;
+
+use super::model::{Event, Kind, Shape, Table};
 
 /// The fingerprint of the events that have a model.
 pub(super) fn of(events: &[Event]) -> u32 {
@@ -19,7 +21,7 @@ pub(super) fn of(events: &[Event]) -> u32 {
         name(&mut text, event);
         table(&mut text, content);
     }
-    model::event_id(&text)
+    fnv1a32(&text)
 }
 
 fn name(text: &mut String, name: &str) {

@@ -24,7 +24,7 @@ pub use encode::Encoder;
 pub use error::{DataError, Malformed, SchemaError};
 pub use model::{Event, Field, Kind, Shape, Table};
 
-use crate::limits;
+use crate::wire::envelope;
 
 /// Index of an event in a [`Schema`], from 0 without holes.
 pub type EventIndex = u16;
@@ -81,32 +81,34 @@ impl Schema {
     }
 
     fn add(&mut self, event: Event) -> Result<(), SchemaError> {
-        let fail = |what: String| Err(SchemaError::new(what).in_event(&event.name));
-        if event.name.is_empty() {
-            return fail("an event needs a name; give it one".into());
+        if let Some(problem) = self.name_problem(&event) {
+            return Err(SchemaError::new(problem).in_event(&event.name));
         }
-        if let Some(control) = model::CONTROL_NAMES.iter().find(|c| model::event_id(c) == event.id) {
-            return fail(if *control == &*event.name {
-                "this is the name of a control message; choose another name".into()
-            } else {
-                format!("its id {:08x} is that of control message {control:?}; choose another name", event.id)
-            });
-        }
-        if let Some(&other) = self.by_id.get(&event.id) {
-            let other = self.name(other);
-            return fail(format!(
-                "its id {:08x} is that of event {other:?} too; rename one of the two",
-                event.id
-            ));
-        }
-        let index = match EventIndex::try_from(self.events.len()) {
-            Ok(index) if self.events.len() < limits::SCHEMA_EVENTS => index,
-            _ => return fail(format!("more than {} events; use fewer", limits::SCHEMA_EVENTS)),
+        let Ok(index) = EventIndex::try_from(self.events.len()) else {
+            return Err(SchemaError::new("more than 65536 events; use fewer").in_event(&event.name));
         };
         self.by_id.insert(event.id, index);
         self.by_name.insert(event.name.clone(), index);
         self.events.push(event);
         Ok(())
+    }
+
+    fn name_problem(&self, event: &Event) -> Option<String> {
+        let id = event.id;
+        if event.name.is_empty() {
+            return Some("an event needs a name; give it one".into());
+        }
+        match envelope::control_name(id) {
+            Some(control) if *control == *event.name => {
+                return Some("this is the name of a control message; choose another name".into());
+            }
+            Some(control) => {
+                return Some(format!("its id {id:08x} is that of control message {control:?}; rename it"));
+            }
+            None => {}
+        }
+        let other = self.name(self.by_id(id)?);
+        Some(format!("its id {id:08x} is that of event {other:?} too; rename one of the two"))
     }
 
     /// The event with this id on the wire.

@@ -1,26 +1,6 @@
 //! The model of a schema: events, tables, fields. Declared order of fields is slot order on the wire.
 
-/// Names of the control messages; no event may have one of them or its id.
-pub(super) const CONTROL_NAMES: [&str; 13] = [
-    "hello",
-    "welcome",
-    "subscribe",
-    "unsubscribe",
-    "joinGroup",
-    "leaveGroup",
-    "snapshotRequest",
-    "ping",
-    "pong",
-    "resume",
-    "resumed",
-    "rpcCall",
-    "rpcResult",
-];
-
-/// Id of an event on the wire: FNV-1a, 32 bits, of the UTF-8 bytes of its name.
-pub(super) fn event_id(name: &str) -> u32 {
-    name.bytes().fold(0x811c_9dc5, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193))
-}
+use crate::wire::envelope::fnv1a32;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +15,7 @@ pub struct Event {
 
 impl Event {
     pub(super) fn new(name: &str, table: Option<Table>) -> Event {
-        Event { name: name.into(), id: event_id(name), table }
+        Event { name: name.into(), id: fnv1a32(name), table }
     }
 }
 

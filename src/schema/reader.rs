@@ -145,6 +145,12 @@ impl<'a> Reader<'a> {
         self.array(pos).map(|[b]| b != 0)
     }
 
+    /// Bytes paid for so far.
+    #[cfg(test)]
+    pub(super) fn spent(&self) -> usize {
+        Reader::new(self.bytes).budget - self.budget
+    }
+
     fn u32(&self, pos: usize) -> Result<usize, Malformed> {
         // Lossless: usize has at least 32 bits where io_uring runs.
         self.array(pos).map(|b| u32::from_le_bytes(b) as usize)

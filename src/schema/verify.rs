@@ -49,3 +49,29 @@ fn verify_value(reader: &mut Reader<'_>, kind: &Kind, pos: usize) -> Result<(), 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::schema::Schema;
+
+    #[test]
+    fn an_honest_payload_costs_no_more_than_its_length_plus_its_offsets() {
+        let schema = Schema::builtin();
+        let event = schema.by_name("portfolio").unwrap();
+        let table = schema.events()[usize::from(event)].table.as_ref().unwrap();
+        let row = json!({"symbol": "AAPL", "quantity": 1, "avgPrice": 1.5, "pnl": -1.5});
+        for rows in [1, 10, 100, 1000, 10_000] {
+            let positions = vec![row.clone(); rows];
+            let data = json!({"accountId": "a", "positions": positions, "totalValue": 1, "cash": 1, "ts": 1});
+            let mut bytes = Vec::new();
+            schema.encode_json(event, &data, &mut bytes).unwrap();
+            let mut reader = Reader::new(&bytes);
+            let root = reader.root(table.fields.len()).unwrap();
+            verify_table(&mut reader, table, root).unwrap();
+            assert!(reader.spent() <= bytes.len(), "{rows} rows: {} of {}", reader.spent(), bytes.len());
+        }
+    }
+}
