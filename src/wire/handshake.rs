@@ -166,18 +166,19 @@ pub fn parse(buf: &[u8]) -> Result<Option<Request<'_>>, Refusal> {
 
 /// Path and query of a request target in origin form or absolute form (RFC 9112 3.2).
 fn split_target(target: &str) -> Result<(&str, Option<&str>), Refusal> {
-    let origin_form = match target.split_once("://") {
-        Some((scheme, rest)) if !scheme.contains('/') => match rest.find(['/', '?']) {
-            Some(at) if rest.as_bytes()[at] == b'/' => &rest[at..],
-            _ => "/",
-        },
-        _ if target.starts_with('/') || target == "*" => target,
-        _ => return Err(Refusal::bad_request("malformed request target")),
+    let (front, query) = match target.split_once('?') {
+        Some((front, query)) => (front, Some(query)),
+        None => (target, None),
     };
-    Ok(match origin_form.split_once('?') {
-        Some((path, query)) => (path, Some(query)),
-        None => (origin_form, None),
-    })
+    if front.starts_with('/') || front == "*" {
+        return Ok((front, query));
+    }
+    match front.split_once("://") {
+        Some((scheme, rest)) if ["http", "https"].iter().any(|s| s.eq_ignore_ascii_case(scheme)) => {
+            Ok((rest.find('/').map_or("/", |at| &rest[at..]), query))
+        }
+        _ => Err(Refusal::bad_request("malformed request target")),
+    }
 }
 
 impl<'a> Request<'a> {
