@@ -69,3 +69,15 @@ const _: () = assert!(ADMIN_BODY_BYTES * 4 < ENCODED_BYTES);
 const _: () = assert!(COPIED_EVENT_BYTES + 64 <= SEND_BYTES);
 const _: () = assert!(SEND_BYTES <= SCRATCH_BYTES);
 const _: () = assert!(CONTROL_FRAME_BYTES < CONTROL_LANE_BYTES);
+
+/// What one connection and its session take in this process, bytes, without events, their ring and what waits in
+/// the lanes; rounded up.
+pub const CONNECTION_BYTES: u64 = 2048;
+/// What a parked session takes in this process, bytes, without events and their ring; rounded up.
+pub const PARKED_BYTES: u64 = 1024;
+/// What the kernel holds for an idle TCP connection: socket, descriptor, armed receive. Rounded up.
+pub const KERNEL_CONNECTION_BYTES: u64 = 5 * 1024;
+/// One row of the trace without its payload, bytes; rounded up.
+pub const TRACE_ROW_BYTES: u64 = 256;
+/// Receive buffers, scratch, rings and tables of a core that has nothing to do; rounded up.
+pub const CORE_BYTES: u64 = 8 << 20;

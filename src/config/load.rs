@@ -273,8 +273,13 @@ impl Loader {
             );
         }
         let text = raw.text().ok_or_else(|| {
-            let what = format!("{path}: {} is no rule", raw.shown());
-            raw.wrong(what, "write a string in quotes; a name with dots needs quotes too")
+            let todo = match raw.value {
+                DeValue::Table(_) => {
+                    format!(r#"a name with dots is one key in quotes, as "{name}.x" = "...""#)
+                }
+                _ => "write a string in quotes".into(),
+            };
+            raw.wrong(format!("{path}: {} is no rule", raw.shown()), todo)
         })?;
         if section == "inbound" {
             let rule = raw.at(parse_inbound(text)).map_err(|w| named(&path, w))?;

@@ -7,6 +7,7 @@ mod cores;
 mod identity;
 mod keys;
 mod load;
+mod memory;
 mod nearest;
 mod secret;
 mod show;
@@ -16,6 +17,7 @@ mod value;
 
 pub use identity::is_anonymous_id;
 pub use load::{ConfigError, Flags, Loaded, Source, environment, load};
+pub use memory::{MemoryTerm, memory_sum};
 pub use show::{Changes, Line};
 pub use validate::clamp_connections;
 
