@@ -38,6 +38,14 @@ pub const IDLE_TOPICS: usize = 65_536;
 pub const MAX_SEQ: u64 = (1 << 53) - 1;
 /// Largest body of an admin request, bytes; more is answered 413.
 pub const ADMIN_BODY_BYTES: usize = 16 << 20;
+/// Bodies of admin requests that are held at one time, bytes together; further requests wait.
+pub const ADMIN_BODIES_BYTES: usize = 4 * ADMIN_BODY_BYTES;
+/// Connections to the admin address; more wait to be accepted.
+pub const ADMIN_CONNECTIONS: usize = 64;
+/// How long a connection to the admin address may be silent, and a body may take, seconds.
+pub const ADMIN_SECONDS: u64 = 60;
+/// Most rows of one page of the admin API.
+pub const PAGE_ROWS: usize = 10_000;
 /// Commands that a core has not answered yet; a request past it is answered 503 `overloaded`.
 pub const UNANSWERED_COMMANDS: usize = 512;
 /// Commands kept free for the control thread's own use (drain, reload) when requests took all the others.

@@ -44,8 +44,8 @@ pub fn connect(cores: usize) -> io::Result<(ControlPort, Vec<CorePort>)> {
             commands: command_out,
             notices: notice_in,
             own,
-            control: Arc::clone(&control),
             untold: false,
+            control: RungAtLast(Arc::clone(&control)),
         });
     }
     Ok((ControlPort { bell: control, links }, ports))
@@ -108,6 +108,21 @@ impl Notices {
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }
+
+    /// True when the core has ended and everything it said was taken.
+    pub fn is_over(&self) -> bool {
+        self.ring.is_abandoned() && self.ring.is_empty()
+    }
+}
+
+/// Rings when it is dropped.
+#[derive(Debug)]
+struct RungAtLast(Arc<Bell>);
+
+impl Drop for RungAtLast {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
 }
 
 /// A core's end of its link to the control thread. No call ever blocks.
@@ -116,9 +131,10 @@ pub struct CorePort {
     commands: rtrb::Consumer<Command>,
     notices: rtrb::Producer<Notice>,
     own: Arc<Bell>,
-    control: Arc<Bell>,
     /// Something was put into the ring since the last [`flush`](Self::flush).
     untold: bool,
+    /// Last, so that the control thread wakes up when the rings are gone.
+    control: RungAtLast,
 }
 
 impl CorePort {
@@ -152,7 +168,7 @@ impl CorePort {
     /// At the end of a turn: wakes the control thread if there is something for it and it sleeps.
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.untold) {
-            self.control.ring();
+            self.control.0.ring();
         }
     }
 
@@ -233,6 +249,19 @@ mod tests {
             replies += usize::from(matches!(notice, Notice::Reply(_)));
         }
         assert_eq!(replies, OUTSTANDING);
+    }
+
+    #[test]
+    fn the_end_of_a_core_wakes_the_control_thread() {
+        let (mut control, mut ports) = connect(1).unwrap();
+        ports[0].reply(Reply { ticket: 1, answer: Answer::Ok });
+        control.bell.say_asleep();
+        drop(ports);
+        wait(control.bell.as_fd());
+        let notices = &mut control.links[0].notices;
+        assert!(!notices.is_over(), "its last word was not taken yet");
+        assert!(notices.take().is_some());
+        assert!(notices.is_over());
     }
 
     #[test]
