@@ -1,10 +1,12 @@
 //! Waking a sleeper exactly when it sleeps.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, write};
 
 /// An eventfd with a flag that says whether its owner sleeps.
 ///
@@ -24,7 +26,8 @@ impl Bell {
     /// # Errors
     /// The process or the system has no descriptors left.
     pub fn new() -> io::Result<Bell> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        // Not O_NONBLOCK: a read through io_uring waits for the ring then, instead of answering EAGAIN.
+        let fd = eventfd(0, EventfdFlags::CLOEXEC)?;
         Ok(Bell { asleep: AtomicBool::new(false), fd })
     }
 
@@ -43,19 +46,30 @@ impl Bell {
     pub fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
-            // The counter cannot overflow: one increment per sleep. A full or interrupted write is impossible here.
-            let written = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+            // It would block at 2^64 - 1 rings that nobody has heard; there is one for each sleep.
+            let written = write(&self.fd, &1u64.to_ne_bytes());
             debug_assert_eq!(written, Ok(8));
         }
     }
 
-    /// Owner: makes the descriptor unreadable until the next ring.
+    /// Owner: makes the descriptor unreadable until the next ring. Never blocks.
     pub fn silence(&self) {
+        /// An eventfd has no position.
+        const NOWHERE: u64 = u64::MAX;
         let mut count = [0u8; 8];
-        match rustix::io::read(&self.fd, &mut count) {
-            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            Err(e) => debug_assert!(false, "reading an eventfd: {e}"),
-        }
+        let read = preadv2(&self.fd, &mut [IoSliceMut::new(&mut count)], NOWHERE, ReadWriteFlags::NOWAIT);
+        debug_assert!(
+            matches!(read, Ok(8) | Err(Errno::AGAIN | Errno::INTR)),
+            "reading an eventfd: {read:?}"
+        );
+    }
+
+    /// Owner: the descriptor as a file. A read of 8 bytes waits for a ring and silences the bell.
+    ///
+    /// # Errors
+    /// The process or the system has no descriptors left.
+    pub fn to_file(&self) -> io::Result<File> {
+        Ok(File::from(self.fd.try_clone()?))
     }
 }
 

@@ -191,8 +191,7 @@ impl CorePort {
         self.own.say_awake();
     }
 
-    /// Readable when somebody woke this core: a non-blocking eventfd, so poll it (a ring's read would answer EAGAIN);
-    /// after it fired, call [`silence`](Self::silence).
+    /// Readable when somebody woke this core; then call [`silence`](Self::silence).
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.own.as_fd()
     }

@@ -1,0 +1,218 @@
+//! From the start of the control thread to its end: signals, drain, stop, reload.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::admin::{self, Admin};
+use super::hub::{self, Hub};
+use super::listen::{AdminSocket, Bounded};
+use super::{Orders, Parts, Reload, admin_state};
+use crate::mesh::Bell;
+use crate::shard::step::{self, Ask, CoreId};
+
+/// How long a core may take to end after the time it was given.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long the last answers of the admin API may take after the cores have ended.
+const LAST_ANSWERS: Duration = Duration::from_millis(200);
+
+/// What the control thread is told.
+#[derive(Debug)]
+pub enum Order {
+    /// Let every connection end in order.
+    Drain,
+    /// End at once.
+    Stop,
+    /// A core's thread has ended.
+    Ended {
+        /// Which.
+        core: CoreId,
+        /// Why, if nobody told it to.
+        error: Option<String>,
+    },
+}
+
+/// How it ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// A core did not end in time; its thread still runs.
+    pub forced: bool,
+    /// What ended the server, if it was not told to end.
+    pub error: Option<String>,
+}
+
+/// The whole life of the control thread. `ready` hears when it serves, or why it cannot.
+pub async fn run(
+    parts: Parts,
+    orders: Orders,
+    inbox: UnboundedReceiver<Order>,
+    ready: mpsc::Sender<io::Result<()>>,
+) -> Outcome {
+    match Life::begin(parts, orders) {
+        Ok(life) => {
+            drop(ready.send(Ok(())));
+            life.live(inbox).await
+        }
+        Err(e) => {
+            drop(ready.send(Err(e)));
+            Outcome::default()
+        }
+    }
+}
+
+struct Life {
+    hub: Arc<Hub>,
+    admin: Arc<Admin>,
+    drain_timeout: Duration,
+    bell: Arc<Bell>,
+    collector: JoinHandle<io::Result<()>>,
+    server: Option<Server>,
+}
+
+/// The admin API; it ends when `stop` is dropped.
+struct Server {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<io::Result<()>>,
+}
+
+impl Life {
+    fn begin(mut parts: Parts, orders: Orders) -> io::Result<Life> {
+        let links = std::mem::take(&mut parts.port.links);
+        let (commands, notices): (Vec<_>, Vec<_>) =
+            links.into_iter().map(|l| (l.commands, l.notices)).unzip();
+        let hub = Arc::new(Hub::new(parts.seed, commands));
+        let collect = hub::collect(Arc::clone(&parts.port.bell), notices, Arc::clone(&hub));
+        let admin = admin_state(&mut parts, Arc::clone(&hub));
+        if let Some(reload) = parts.signals.take() {
+            let signals = Signals::new()?;
+            tokio_uring::spawn(signals.obey(orders, reload, Arc::clone(&hub)));
+        }
+        let server = parts.admin.take().map(|socket| serve(socket, Arc::clone(&admin))).transpose()?;
+        let collector = tokio_uring::spawn(collect);
+        Ok(Life { hub, admin, drain_timeout: parts.drain_timeout, bell: parts.port.bell, collector, server })
+    }
+
+    async fn live(self, mut inbox: UnboundedReceiver<Order>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut running = self.hub.cores();
+        let mut end_by = None;
+        while running > 0 {
+            let order = match end_by {
+                None => inbox.recv().await,
+                Some(end_by) => match timeout_at(end_by, inbox.recv()).await {
+                    Ok(order) => order,
+                    Err(_) => {
+                        outcome.forced = true;
+                        break;
+                    }
+                },
+            };
+            // Whoever could give orders is gone: nobody wants this server any more.
+            match order.unwrap_or(Order::Stop) {
+                Order::Drain if end_by.is_none() => end_by = Some(self.end_within(self.drain_timeout)),
+                Order::Drain => {}
+                Order::Stop => end_by = Some(self.end_within(Duration::ZERO)),
+                Order::Ended { core, error } => {
+                    running -= 1;
+                    let told = end_by.is_some() && error.is_none();
+                    if !told {
+                        let why = error.unwrap_or_else(|| "it ended without having been told to".into());
+                        outcome.error.get_or_insert(format!("core {core}: {why}"));
+                        end_by = Some(self.end_within(Duration::ZERO));
+                    }
+                }
+            }
+        }
+        self.end(outcome.forced).await;
+        outcome
+    }
+
+    /// Tells every core to end, and says until when that has to be done.
+    fn end_within(&self, time: Duration) -> Instant {
+        self.admin.draining.store(true, Ordering::Relaxed);
+        if time.is_zero() {
+            tracing::info!("stopping at once");
+        } else {
+            tracing::info!("draining; connections have {time:?} to take what waits for them");
+        }
+        let deadline = monotonic() + time;
+        self.hub.order_all(|| Ask::Drain { deadline });
+        Instant::now() + time + GRACE
+    }
+
+    async fn end(self, forced: bool) {
+        if forced {
+            // The runtime ends only when its read of the bell has ended.
+            self.collector.abort();
+            self.bell.say_asleep();
+            self.bell.ring();
+        } else {
+            // The cores are gone, so this only takes what they said last.
+            match timeout(GRACE, self.collector).await {
+                Ok(Ok(Ok(()))) => {}
+                failed => tracing::error!("the last words of the cores are lost: {failed:?}"),
+            }
+        }
+        if let Some(Server { stop, task }) = self.server {
+            drop(stop);
+            // Whatever is still unanswered is cut off with the process.
+            drop(timeout(LAST_ANSWERS, task).await);
+        }
+    }
+}
+
+fn serve(socket: AdminSocket, admin: Arc<Admin>) -> io::Result<Server> {
+    let listener = Bounded::new(socket)?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serve = axum::serve(listener, admin::router(admin)).with_graceful_shutdown(async {
+        drop(stopped.await);
+    });
+    Ok(Server { stop, task: tokio::spawn(serve.into_future()) })
+}
+
+/// Monotonic time as the cores read it.
+fn monotonic() -> step::Instant {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    step::Instant(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
+/// The signals that a server obeys.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn obey(mut self, orders: Orders, mut reload: Reload, hub: Arc<Hub>) {
+        let mut asked = false;
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv() => {}
+                _ = self.hangup.recv() => {
+                    if let Some(admission) = reload() {
+                        hub.order_all(|| Ask::Reload(Arc::clone(&admission)));
+                    }
+                    continue;
+                }
+            }
+            if std::mem::replace(&mut asked, true) { orders.stop() } else { orders.drain() }
+        }
+    }
+}
