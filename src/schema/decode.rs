@@ -10,7 +10,7 @@ use super::reader::{Reader, TableAt};
 /// too.
 pub(super) fn payload(table: &Table, payload: &[u8]) -> Result<Value, Malformed> {
     let mut reader = Reader::new(payload);
-    let root = reader.root(table.fields.len())?;
+    let root = reader.root()?;
     decode_table(&mut reader, table, root)
 }
 
@@ -65,7 +65,7 @@ fn decode_value(reader: &mut Reader<'_>, kind: &Kind, pos: usize) -> Result<Valu
         }
         Kind::Text => reader.text(pos)?.into(),
         Kind::Table(table) => {
-            let at = reader.table(pos, table.fields.len())?;
+            let at = reader.table(pos)?;
             decode_table(reader, table, at)?
         }
     })

@@ -11,9 +11,9 @@ use crate::limits::{PAYLOAD_VISITS, TABLE_FIELDS};
 const OFFSET: usize = 4;
 /// Bytes of a vtable before its slots: its own size, the table's size.
 const VTABLE_HEAD: usize = 4;
-/// Slots of a shared vtable that are looked at for the price of one byte. Writers cut a vtable behind its last
-/// present field, so a row with a table of n slots has 12 bytes or more and costs 9 + n / 32: within four
-/// times 12 for every n that a model can have.
+/// Slots of a shared vtable that are looked at for the price of one byte. Writers cut a vtable behind its
+/// last present field, so a row with a table of n slots has 12 bytes or more and costs 9 + n / 32: within
+/// four times 12 for every n that a model can have.
 const SLOTS_A_BYTE: usize = 32;
 const _: () = assert!(9 + TABLE_FIELDS / SLOTS_A_BYTE <= PAYLOAD_VISITS * 12);
 
@@ -27,12 +27,12 @@ pub(super) struct Reader<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct TableAt<'a> {
     pos: usize,
-    /// What the vtable says of the model's fields, 2 bytes a slot.
+    /// The vtable behind its head, 2 bytes a slot.
     slots: &'a [u8],
 }
 
 impl<'a> TableAt<'a> {
-    /// Positions of the model's first fields, in slot order; none: absent. Fields behind the last one are absent.
+    /// Positions of the fields in slot order; none: absent. All behind the last one are absent too.
     pub(super) fn fields(self) -> impl Iterator<Item = Option<usize>> + use<'a> {
         let (entries, _) = self.slots.as_chunks();
         let offset = |entry: &[u8; 2]| usize::from(u16::from_le_bytes(*entry));
@@ -61,12 +61,12 @@ impl<'a> Reader<'a> {
     }
 
     /// The root table. The size prefix is advisory, the identifier optional: neither is looked at.
-    pub(super) fn root(&mut self, fields: usize) -> Result<TableAt<'a>, Malformed> {
-        self.table(OFFSET, fields)
+    pub(super) fn root(&mut self) -> Result<TableAt<'a>, Malformed> {
+        self.table(OFFSET)
     }
 
-    /// The table that the offset at `pos` points to; `fields` is the model's number of them.
-    pub(super) fn table(&mut self, pos: usize, fields: usize) -> Result<TableAt<'a>, Malformed> {
+    /// The table that the offset at `pos` points to.
+    pub(super) fn table(&mut self, pos: usize) -> Result<TableAt<'a>, Malformed> {
         let pos = self.follow(pos)?;
         let invalid = Malformed::Vtable { at: pos };
         // Lossless: isize has at least 32 bits where io_uring runs.
@@ -79,7 +79,6 @@ impl<'a> Reader<'a> {
         }
         let slots = &self.range(vtable, vtable_bytes)?[VTABLE_HEAD..];
         self.range(pos, table_bytes).map_err(|_| invalid)?;
-        let slots = slots.get(..2 * fields).unwrap_or(slots);
         self.pay(OFFSET + slots.len() / (2 * SLOTS_A_BYTE))?;
         Ok(TableAt { pos, slots })
     }

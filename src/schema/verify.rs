@@ -7,7 +7,7 @@ use super::reader::{Reader, TableAt};
 /// Passes exactly the payloads that [`decode`](super::decode) can read. Depth is bounded by the model's.
 pub(super) fn payload(table: &Table, payload: &[u8]) -> Result<(), Malformed> {
     let mut reader = Reader::new(payload);
-    let root = reader.root(table.fields.len())?;
+    let root = reader.root()?;
     verify_table(&mut reader, table, root)
 }
 
@@ -44,7 +44,7 @@ fn verify_value(reader: &mut Reader<'_>, kind: &Kind, pos: usize) -> Result<(), 
         Kind::Enum(_) => reader.i32(pos).map(drop),
         Kind::Text => reader.text(pos).map(drop),
         Kind::Table(table) => {
-            let at = reader.table(pos, table.fields.len())?;
+            let at = reader.table(pos)?;
             verify_table(reader, table, at)
         }
     }
@@ -69,7 +69,7 @@ mod tests {
             let mut bytes = Vec::new();
             schema.encode_json(event, &data, &mut bytes).unwrap();
             let mut reader = Reader::new(&bytes);
-            let root = reader.root(table.fields.len()).unwrap();
+            let root = reader.root().unwrap();
             verify_table(&mut reader, table, root).unwrap();
             assert!(reader.spent() <= bytes.len(), "{rows} rows: {} of {}", reader.spent(), bytes.len());
         }

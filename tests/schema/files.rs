@@ -56,6 +56,7 @@ fn objects_nest_and_null_makes_them_optional() {
     assert_eq!(order, [("b", false), ("a", true)]);
     let nested = field(json!({"anyOf": [{"type": "null"}, {"anyOf": [object, {"type": "null"}]}]}));
     assert_eq!(nested, nullable);
+    assert_eq!(field(json!({"anyOf": [{"anyOf": [object, {"type": "null"}]}]})), nullable);
     let empty = Schema::from_json(r#"{"events":{"e":{"type":"object","properties":{}}}}"#, "s.json").unwrap();
     let mut payload = Vec::new();
     empty.encode_json(0, &json!({"x": 1}), &mut payload).unwrap();

@@ -165,62 +165,92 @@ fn arbitrary_bytes_hold_the_fuzz_targets_promises() {
     }
 }
 
-/// A payload of `portfolio` or `complex` with one vector in slot 1.
-fn one_vector<T: Copy>(
-    make: impl FnOnce(&mut FlatBufferBuilder<'static>) -> T,
-    copies: usize,
-    vector: impl FnOnce(&mut FlatBufferBuilder<'static>, &[T]) -> u32,
-) -> Vec<u8> {
-    let mut builder = FlatBufferBuilder::new();
-    let shared = make(&mut builder);
-    let elements = vec![shared; copies];
-    let vector = WIPOffset::<flatbuffers::UnionWIPOffset>::new(vector(&mut builder, &elements));
+/// A payload whose root has one field, a vector.
+fn with_vector<T>(mut builder: FlatBufferBuilder<'_>, slot: u16, vector: WIPOffset<T>) -> Vec<u8> {
     let table = builder.start_table();
-    builder.push_slot_always(4 + 2, vector);
+    builder.push_slot_always(4 + 2 * slot, vector);
     let root = builder.end_table(table);
     builder.finish_size_prefixed(root, None);
     builder.finished_data().to_vec()
 }
 
+fn verdict(event: &str, payload: &[u8]) -> Result<(), Malformed> {
+    let schema = Schema::builtin();
+    let event = schema.by_name(event).unwrap();
+    assert!(reference::verdict(&schema.events()[usize::from(event)], payload).is_ok());
+    let verdict = schema.verify(event, payload);
+    assert_eq!(schema.decode_json(event, payload).err(), verdict.err());
+    verdict
+}
+
 #[test]
 fn many_offsets_to_one_long_text_cost_too_much() {
-    let schema = Schema::builtin();
-    let event = schema.by_name("complex").unwrap();
     let shared = |copies, len| {
-        let text = "x".repeat(len);
-        one_vector(|b| b.create_string(&text), copies, |b, v| b.create_vector(v).value())
+        let mut builder = FlatBufferBuilder::new();
+        let text = builder.create_string(&"x".repeat(len));
+        let names = builder.create_vector(&vec![text; copies]);
+        with_vector(builder, 1, names)
     };
-    assert_eq!(schema.verify(event, &shared(60_000, 250_000)), Err(Malformed::TooCostly));
-    assert_eq!(schema.decode_json(event, &shared(60_000, 250_000)), Err(Malformed::TooCostly));
+    assert_eq!(verdict("complex", &shared(2_000, 20_000)), Err(Malformed::TooCostly));
     // What writers that share equal texts send is fine.
-    assert_eq!(schema.verify(event, &shared(60_000, 4)), Ok(()));
-    assert_eq!(schema.verify(event, &shared(3, 250_000)), Ok(()));
+    assert_eq!(verdict("complex", &shared(60_000, 4)), Ok(()));
+    assert_eq!(verdict("complex", &shared(3, 250_000)), Ok(()));
 }
 
 #[test]
 fn many_offsets_to_one_table_cost_too_much() {
-    let schema = Schema::builtin();
-    let event = schema.by_name("portfolio").unwrap();
-    let row = |b: &mut FlatBufferBuilder<'static>| {
-        let symbol = b.create_string("AAPL");
-        let table = b.start_table();
-        b.push_slot_always(4, symbol);
-        b.push_slot_always(6, 1_i64);
-        b.push_slot_always(8, 1.0);
-        b.push_slot_always(10, 1.0);
-        b.end_table(table)
+    let row = |builder: &mut FlatBufferBuilder<'static>| {
+        let symbol = builder.create_string("AAPL");
+        let table = builder.start_table();
+        builder.push_slot_always(4, symbol);
+        builder.push_slot_always(6, 1_i64);
+        builder.push_slot_always(8, 1.0);
+        builder.push_slot_always(10, 1.0);
+        builder.end_table(table)
     };
-    let shared = one_vector(row, 100_000, |b, v| b.create_vector(v).value());
-    assert_eq!(schema.verify(event, &shared), Err(Malformed::TooCostly));
-    let apart = one_vector(
-        |_| (),
-        10_000,
-        |b, v| {
-            let rows: Vec<_> = v.iter().map(|()| row(b)).collect();
-            b.create_vector(&rows).value()
-        },
-    );
-    assert_eq!(schema.verify(event, &apart), Ok(()));
+    let mut builder = FlatBufferBuilder::new();
+    let rows = vec![row(&mut builder); 10_000];
+    let positions = builder.create_vector(&rows);
+    assert_eq!(verdict("portfolio", &with_vector(builder, 1, positions)), Err(Malformed::TooCostly));
+
+    let mut builder = FlatBufferBuilder::new();
+    let rows: Vec<_> = (0..10_000).map(|_| row(&mut builder)).collect();
+    let positions = builder.create_vector(&rows);
+    assert_eq!(verdict("portfolio", &with_vector(builder, 1, positions)), Ok(()));
+}
+
+#[test]
+fn many_offsets_to_one_vector_cost_too_much() {
+    let shared = |lines: usize, tags: usize| {
+        let mut builder = FlatBufferBuilder::new();
+        let tags = builder.create_vector(&vec![1_i32; tags]);
+        let line = |builder: &mut FlatBufferBuilder<'_>| {
+            let table = builder.start_table();
+            builder.push_slot_always(4 + 2 * 3, tags);
+            builder.end_table(table)
+        };
+        let lines: Vec<_> = (0..lines).map(|_| line(&mut builder)).collect();
+        let lines = builder.create_vector(&lines);
+        with_vector(builder, 2, lines)
+    };
+    assert_eq!(verdict("order", &shared(200, 2_000)), Err(Malformed::TooCostly));
+    assert_eq!(verdict("order", &shared(3, 2_000)), Ok(()));
+}
+
+#[test]
+fn a_table_that_ends_behind_the_payload_is_malformed() {
+    let schema = Schema::builtin();
+    for v in all_vectors() {
+        let root = 4 + u32::from_le_bytes(v.payload[4..8].try_into().unwrap()) as usize;
+        let back = i32::from_le_bytes(v.payload[root..root + 4].try_into().unwrap());
+        let vtable = root - usize::try_from(back).unwrap();
+        for (size, verdict) in [(v.payload.len() - root, Ok(())), (v.payload.len() - root + 1, Err(()))] {
+            let mut payload = v.payload.clone();
+            payload[vtable + 2..vtable + 4].copy_from_slice(&u16::try_from(size).unwrap().to_le_bytes());
+            let got = schema.verify(v.event, &payload);
+            assert_eq!(got, verdict.map_err(|()| Malformed::Vtable { at: root }), "{}", v.name);
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Arbitrary bytes as JSON data, as a payload and as a schema file. The fuzz target `json` and the tests share
-//! [`one`]; what it asserts holds for all bytes.
+//! Arbitrary bytes as JSON data, as a payload and as a schema file. The fuzz target `json` and the tests
+//! share [`one`]; what it asserts holds for all bytes.
 
 use std::sync::LazyLock;
 

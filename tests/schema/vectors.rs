@@ -35,7 +35,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
 }
 
-/// Equal as data: 1 and 1.0 are the same number, texts of digits stand for integers beyond 2^53, null is absent.
+/// Equal as data: 1 and 1.0 are the same number, texts of digits stand for integers beyond 2^53, null is
+/// absent.
 fn same(want: &Value, got: &Value) -> bool {
     match (want, got) {
         (Value::Object(a), Value::Object(b)) => {
