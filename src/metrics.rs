@@ -59,7 +59,9 @@ counters! {
     bytes_replayed "bytesReplayed";
     /// Resume requests answered with ok = false.
     resume_misses "resumeMisses";
-    /// Frames written to no socket because their connection ended first.
+    /// Events written from queues for the first time; `sent` counts other frames too.
+    events_sent "eventsSent";
+    /// Events and frames that nobody will get: their session or connection ended first, or a new process began anew.
     send_discarded "sendDiscarded";
     /// Sessions parked when their connection ended.
     parked "parked";

@@ -56,6 +56,17 @@ pub fn encode(out: &mut Vec<u8>, id: u32, flags: u8, seq: u64) {
     out.extend_from_slice(&header);
 }
 
+/// Writes an unsequenced header: flags and seq 0.
+///
+/// # Panics
+/// If the slice is not [`HEADER_BYTES`] long.
+pub fn write(header: &mut [u8], id: u32) {
+    assert!(header.len() == HEADER_BYTES, "a header is 14 bytes");
+    header.fill(0);
+    header[0] = VERSION;
+    header[1..5].copy_from_slice(&id.to_le_bytes());
+}
+
 /// Writes a valid sequence number over the 9 bytes of an envelope that begin at [`FLAGS_AT`].
 ///
 /// # Panics

@@ -1,0 +1,429 @@
+//! An event to its receivers: stored once, numbered by its topic, pushed into every outbox; the policies that judge an
+//! outbox whose connection cannot take more.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+
+use crate::config::Policy;
+use crate::limits::MAX_SEQ;
+use crate::wire::envelope::HEADER_BYTES;
+
+use super::handoff::{Crossing, Handoff, Receipt, home};
+use super::session::NONE;
+use super::step::{Answer, CoreId, Direction, EventIndex, RoomKind, Target};
+use super::store::Slot;
+use super::timer::Owner;
+use super::trace::Record;
+use super::{Overdue, Shard};
+
+/// A target, borrowed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum To<'a> {
+    All,
+    Room(RoomKind, &'a str),
+    Client(&'a str),
+}
+
+impl<'a> To<'a> {
+    pub(super) fn of(target: &'a Target) -> To<'a> {
+        match target {
+            Target::All => To::All,
+            Target::Room(kind, name) => To::Room(*kind, name),
+            Target::Client(id) => To::Client(id),
+        }
+    }
+
+    fn owned(self) -> Target {
+        match self {
+            To::All => Target::All,
+            To::Room(kind, name) => Target::Room(kind, name.into()),
+            To::Client(id) => Target::Client(id.into()),
+        }
+    }
+
+    /// As the trace shows it.
+    fn shown(self) -> (&'static str, &'a str) {
+        match self {
+            To::All => ("broadcast", ""),
+            To::Room(RoomKind::Topic, name) => ("topic", name),
+            To::Room(RoomKind::Group, name) => ("group", name),
+            To::Room(RoomKind::User, name) => ("user", name),
+            To::Client(id) => ("client", id),
+        }
+    }
+}
+
+/// Publishes whose answer waits for other cores.
+#[derive(Debug, Default)]
+pub(super) struct Receipts {
+    waiting: HashMap<Receipt, Waiting>,
+    last: Receipt,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    cores: usize,
+    ticket: u64,
+    answer: Answer,
+}
+
+impl Shard {
+    /// Publishes a verified payload. With a ticket, the answer goes out when every core has the event.
+    pub(super) fn publish(&mut self, event: EventIndex, payload: &[u8], to: To<'_>, ticket: Option<u64>) {
+        if let To::Room(RoomKind::Topic, topic) = to {
+            let event = Crossing { event, payload: Bytes::new() };
+            if self.is_home(RoomKind::Topic, topic) {
+                self.number_payload(topic, event.event, payload, ticket);
+            } else {
+                assert!(ticket.is_none(), "the control thread asks the home of a topic");
+                let event = Crossing { payload: Bytes::copy_from_slice(payload), ..event };
+                let to = home(self.seed, self.cores, RoomKind::Topic, topic);
+                self.hand(to, Handoff::Number { topic: topic.into(), event });
+            }
+            return;
+        }
+        self.account(event, payload, to);
+        let slot = self.store.insert(event, self.schema.id(event), payload);
+        self.deliver(to, slot);
+        self.store.unpin(slot);
+        let cores: Vec<CoreId> = match to {
+            To::Client(_) => Vec::new(),
+            _ => self.other_cores().collect(),
+        };
+        let receipt = self.open_receipt(ticket, &cores, Answer::Published { topic: None, parked: false });
+        for core in cores {
+            let event = Crossing { event, payload: Bytes::copy_from_slice(payload) };
+            self.hand(core, Handoff::Deliver { target: to.owned(), event, receipt });
+        }
+    }
+
+    /// Counts and traces a publish, at the core that accepts it.
+    fn account(&mut self, event: EventIndex, payload: &[u8], to: To<'_>) {
+        self.counters.published += 1;
+        self.encoded[usize::from(event)] += 1;
+        let (target, key) = to.shown();
+        self.trace.record(&Record {
+            ts: self.wall(self.now),
+            direction: Direction::Publish,
+            event,
+            bytes: HEADER_BYTES + payload.len(),
+            target: Some(target),
+            key,
+            payload,
+        });
+    }
+
+    pub(super) fn number(&mut self, topic: &str, event: &Crossing, ticket: Option<u64>) {
+        self.number_payload(topic, event.event, &event.payload, ticket);
+    }
+
+    /// At the topic's home: the next number, the history, the members here, the cores with members.
+    fn number_payload(&mut self, topic: &str, event: EventIndex, payload: &[u8], ticket: Option<u64>) {
+        self.account(event, payload, To::Room(RoomKind::Topic, topic));
+        let room = self.rooms.find_or_make(RoomKind::Topic, topic);
+        let found = self.rooms.topic_mut(room);
+        found.seq += 1;
+        let (topic_seq, epoch) = (found.seq, found.epoch);
+        let slot = self.store.insert(event, self.schema.id(event), payload);
+        self.remember(room, topic_seq, slot);
+        self.deliver_room(room, slot);
+        self.store.unpin(slot);
+        let cores = match self.rooms.topic(room).interested.is_empty() {
+            true => Vec::new(),
+            false => self.rooms.topic(room).interested.clone(),
+        };
+        if ticket.is_some() || !cores.is_empty() {
+            let topic_at = Some((format!("{epoch:016x}").into(), topic_seq));
+            let answer = Answer::Published { topic: topic_at, parked: false };
+            let receipt = self.open_receipt(ticket, &cores, answer);
+            for core in cores {
+                let event = Crossing { event, payload: Bytes::copy_from_slice(payload) };
+                self.hand(core, Handoff::Numbered { topic: topic.into(), topic_seq, event, receipt });
+            }
+        }
+        if self.rooms.room(room).members.is_empty() {
+            self.settle_room(room);
+        }
+    }
+
+    /// On a core that follows the topic.
+    pub(super) fn follow(&mut self, topic: &str, topic_seq: u64, event: &Crossing) {
+        let Some(room) = self.rooms.find(RoomKind::Topic, topic) else { return };
+        let found = self.rooms.topic_mut(room);
+        if !found.follows {
+            return;
+        }
+        assert!(topic_seq == found.seq + 1, "handoffs of one core arrive in order");
+        found.seq = topic_seq;
+        let slot = self.store.insert(event.event, self.schema.id(event.event), &event.payload);
+        self.remember(room, topic_seq, slot);
+        self.deliver_room(room, slot);
+        self.store.unpin(slot);
+    }
+
+    pub(super) fn deliver_crossing(&mut self, target: &Target, event: &Crossing) {
+        let slot = self.store.insert(event.event, self.schema.id(event.event), &event.payload);
+        self.deliver(To::of(target), slot);
+        self.store.unpin(slot);
+    }
+
+    /// Puts an event into its topic's history.
+    pub(super) fn remember(&mut self, room: u32, topic_seq: u64, slot: Slot) {
+        let size = self.config.replay.history_size as usize;
+        if size == 0 {
+            return;
+        }
+        self.store.hold_topic(slot, room);
+        let history = &mut self.rooms.topic_mut(room).history;
+        history.push_back((topic_seq, slot));
+        if history.len() > size
+            && let Some((_, oldest)) = history.pop_front()
+        {
+            self.store.release_topic(oldest);
+        }
+    }
+
+    fn open_receipt(&mut self, ticket: Option<u64>, cores: &[CoreId], answer: Answer) -> Option<Receipt> {
+        let ticket = ticket?;
+        if cores.is_empty() {
+            self.reply(ticket, answer);
+            return None;
+        }
+        self.receipts.last += 1;
+        let receipt = self.receipts.last;
+        self.receipts.waiting.insert(receipt, Waiting { cores: cores.len(), ticket, answer });
+        Some(receipt)
+    }
+
+    pub(super) fn confirm(&mut self, from: CoreId, receipt: Option<Receipt>) {
+        if let Some(receipt) = receipt {
+            self.hand(from, Handoff::Delivered { receipt });
+        }
+    }
+
+    pub(super) fn on_delivered(&mut self, receipt: Receipt) {
+        let waiting = self.receipts.waiting.get_mut(&receipt).expect("each core confirms once");
+        waiting.cores -= 1;
+        if waiting.cores == 0
+            && let Some(done) = self.receipts.waiting.remove(&receipt)
+        {
+            self.reply(done.ticket, done.answer);
+        }
+    }
+
+    /// An order to publish to one client.
+    pub(super) fn publish_to_client(&mut self, event: EventIndex, payload: &[u8], id: &str) -> Answer {
+        let Some(session) = self.find_client(id) else { return Answer::NotFound };
+        self.account(event, payload, To::Client(id));
+        self.push_payload(event, payload, session);
+        Answer::Published { topic: None, parked: self.sessions[session as usize].is_parked() }
+    }
+
+    /// A client's event back to itself.
+    pub(super) fn publish_to_session(&mut self, event: EventIndex, payload: &[u8], session: u32) {
+        self.counters.published += 1;
+        self.encoded[usize::from(event)] += 1;
+        self.push_payload(event, payload, session);
+    }
+
+    fn push_payload(&mut self, event: EventIndex, payload: &[u8], session: u32) {
+        let slot = self.store.insert(event, self.schema.id(event), payload);
+        self.push(session, slot);
+        self.store.unpin(slot);
+    }
+
+    /// To the receivers of this core.
+    fn deliver(&mut self, to: To<'_>, slot: Slot) {
+        match to {
+            To::All => {
+                for session in 0..self.session_places {
+                    if self.sessions.contains(session as usize) {
+                        self.push(session, slot);
+                    }
+                }
+            }
+            To::Room(kind, name) => {
+                if let Some(room) = self.rooms.find(kind, name) {
+                    self.deliver_room(room, slot);
+                }
+            }
+            To::Client(id) => {
+                if let Some(session) = self.find_client(id) {
+                    self.push(session, slot);
+                }
+            }
+        }
+    }
+
+    fn deliver_room(&mut self, room: u32, slot: Slot) {
+        let members = std::mem::take(&mut self.rooms.room_mut(room).members);
+        for session in &members {
+            self.push(*session, slot);
+        }
+        self.rooms.room_mut(room).members = members;
+    }
+
+    /// One event into one outbox. The policy judges it if the kernel has refused bytes of the connection, or if events
+    /// wait there for a hello.
+    fn push(&mut self, index: u32, slot: Slot) {
+        let session = &mut self.sessions[index as usize];
+        if session.conn == NONE {
+            self.push_parked(index, slot);
+            return;
+        }
+        if session.outbox.next() > MAX_SEQ {
+            self.overdue.push(Overdue::Exhausted(session.conn));
+            return;
+        }
+        let conn = self.conns[session.conn as usize].as_mut().expect("a session's connection exists");
+        if !session.open || conn.blocked {
+            self.push_judged(index, slot);
+            return;
+        }
+        let len = self.store.len(slot);
+        let outbox = &mut session.outbox;
+        outbox.push(slot, len);
+        self.store.hold_live(slot);
+        let half = &self.config.backpressure;
+        if outbox.waiting() > half.max_queue / 2 || outbox.waiting_bytes() > half.high_water_mark / 2 {
+            self.wants_flush = true;
+        }
+        if !conn.in_list {
+            conn.in_list = true;
+            self.list.push_back(conn.id.index);
+        }
+        self.stamped(index);
+    }
+
+    /// A number was given out: the history makes room, its lifetime begins anew.
+    fn stamped(&mut self, index: u32) {
+        if self.config.resume.enabled {
+            self.counters.stamped_seq += 1;
+        }
+        let session = &mut self.sessions[index as usize];
+        session.last_event = self.now;
+        let at = self.now + self.config.resume.ttl;
+        self.timers.arm(&mut session.armed, at, Owner::Session(index));
+        self.slide(index);
+    }
+
+    /// A connection that cannot take it now, or is not to get it yet.
+    fn push_judged(&mut self, index: u32, slot: Slot) {
+        let (policy, mark, most) = {
+            let config = &self.config.backpressure;
+            (config.policy, config.high_water_mark, config.max_queue.max(1))
+        };
+        let len = self.store.len(slot);
+        let outbox = &mut self.sessions[index as usize].outbox;
+        let is_over = outbox.waiting() > 0 && outbox.waiting_bytes() > mark;
+        match policy {
+            Policy::DropNewest if is_over => {
+                self.counters.dropped_newest += 1;
+                if !self.config.resume.enabled {
+                    outbox.dropped += 1;
+                    return;
+                }
+                outbox.push(slot, len);
+                outbox.drop_newest(len);
+                self.store.hold_live(slot);
+            }
+            Policy::Disconnect if is_over => {
+                self.counters.disconnected_slow += 1;
+                outbox.push(slot, len);
+                self.store.hold_live(slot);
+                let conn = self.sessions[index as usize].conn;
+                self.overdue.push(Overdue::Slow(conn));
+            }
+            Policy::DropOldest => {
+                while self.sessions[index as usize].outbox.waiting_bytes() > mark && self.drop_oldest(index) {
+                }
+                self.sessions[index as usize].outbox.push(slot, len);
+                self.store.hold_live(slot);
+                while self.sessions[index as usize].outbox.waiting() > most && self.drop_oldest(index) {}
+            }
+            Policy::DropNewest | Policy::Disconnect => {
+                outbox.push(slot, len);
+                self.store.hold_live(slot);
+            }
+        }
+        self.stamped(index);
+    }
+
+    fn drop_oldest(&mut self, index: u32) -> bool {
+        let outbox = &mut self.sessions[index as usize].outbox;
+        let Some(seq) = outbox.droppable() else { return false };
+        outbox.drop_oldest(self.store.len(outbox.entry(seq).slot()));
+        self.counters.dropped_oldest += 1;
+        true
+    }
+
+    /// A parked session records what it would have got: its newest `history_size` events, or as many as waited when it
+    /// was parked, if those were more.
+    fn push_parked(&mut self, index: u32, slot: Slot) {
+        let outbox = &mut self.sessions[index as usize].outbox;
+        if outbox.next() > MAX_SEQ {
+            outbox.dropped += 1;
+            self.counters.dropped_parked += 1;
+            return;
+        }
+        let waited = outbox.next() - outbox.cursor();
+        let len = self.store.len(slot);
+        outbox.push(slot, len);
+        self.store.hold_parked(slot);
+        if waited >= self.history {
+            if !outbox.entry(outbox.cursor()).is_skipped() {
+                outbox.dropped += 1;
+                self.counters.dropped_parked += 1;
+            }
+            outbox.pass_parked();
+        }
+        self.counters.stamped_seq += 1;
+        self.slide(index);
+    }
+
+    /// History of a topic: part of the stream, paced by the socket, judged by no policy.
+    pub(super) fn push_unjudged(&mut self, index: u32, slot: Slot) {
+        let len = self.store.len(slot);
+        let session = &mut self.sessions[index as usize];
+        if session.outbox.next() > MAX_SEQ {
+            self.overdue.push(Overdue::Exhausted(session.conn));
+            return;
+        }
+        session.outbox.push(slot, len);
+        self.store.hold_live(slot);
+        let conn = session.conn;
+        self.stamped(index);
+        self.mark(conn);
+    }
+
+    /// Retains the newest `history_size` events and all that wait. What a running replay still has to send stays too,
+    /// within twice the history: a reader that stalls in a replay does not hold memory without end.
+    pub(super) fn slide(&mut self, index: u32) {
+        let session = &mut self.sessions[index as usize];
+        let mut floor = session.outbox.cursor();
+        if let Some(replay) = session.replay() {
+            let most = 2 * self.history + u64::from(self.config.backpressure.max_queue);
+            if session.outbox.next() - replay.position.min(session.outbox.next()) <= most {
+                floor = floor.min(replay.position);
+            }
+        }
+        let parked = session.conn == NONE;
+        let outbox = &mut session.outbox;
+        while outbox.oldest() < floor && outbox.next() - outbox.oldest() > self.history {
+            let slot = outbox.pop_oldest().slot();
+            if parked {
+                self.store.release_parked(slot);
+            } else {
+                self.store.release_live(slot);
+            }
+        }
+    }
+
+    /// An event, copied for another core; none when it is gone.
+    pub(super) fn crossing(&self, slot: Slot) -> Option<Crossing> {
+        let stored = self.store.frame(slot)?;
+        let payload = &stored[self.store.head(slot) + HEADER_BYTES..];
+        Some(Crossing { event: self.store.event(slot), payload: Bytes::copy_from_slice(payload) })
+    }
+}

@@ -1,0 +1,263 @@
+//! hello and resume: what a client says it has against what its session knows, and the answers. docs/PROTOCOL.md
+//! states the rules; every answer is `resumed{ok, from}`, after the events it speaks of.
+
+use crate::limits::MAX_SEQ;
+
+use super::Shard;
+use super::session::{Job, Replay, ReplayAnswer};
+
+impl Shard {
+    pub(super) fn on_hello(&mut self, index: u32, version: i64, last_seq: i64) {
+        if version != 2 {
+            self.counters.closed_protocol += 1;
+            self.close(index, Some(1002), "wire version mismatch");
+            return;
+        }
+        let last_seq = self.position(last_seq);
+        let session = self.session_of(index);
+        let is_first = !std::mem::replace(&mut self.conn_mut(index).said_hello, true);
+        let found = &self.sessions[session as usize];
+        if !found.stamps {
+            if last_seq > 0 {
+                self.counters.resumes_served += 1;
+                self.answer(session, false, 0);
+            }
+        } else if !is_first {
+            if last_seq > 0 {
+                self.counters.resumes_served += 1;
+                self.resume(session, last_seq);
+            }
+        } else if found.adopted {
+            self.hello_to_adopted(session, last_seq);
+        } else {
+            self.hello_to_fresh(session, last_seq);
+        }
+        self.open_gate(index);
+    }
+
+    /// The first hello of a connection whose session began with it. What it was numbered so far moves behind the
+    /// client's position, so that its gate takes it.
+    fn hello_to_fresh(&mut self, session: u32, last_seq: u64) {
+        if last_seq == 0 {
+            return;
+        }
+        self.counters.resumes_served += 1;
+        let found = &mut self.sessions[session as usize];
+        let stamped = found.outbox.next() - found.first_seq;
+        let has_left = found.open && stamped > 0;
+        if !has_left || last_seq >= stamped {
+            let (first, cursor) = (found.outbox.oldest(), found.outbox.cursor());
+            found.outbox.renumber(last_seq);
+            found.first_seq += last_seq;
+            for seq in first + last_seq..cursor + last_seq {
+                found.outbox.mark_unsent(seq);
+            }
+            if found.outbox.oldest() > found.first_seq {
+                found.outbox.lose_what_left();
+            }
+            found.jobs_moved(last_seq);
+        }
+        self.answer(session, false, 0);
+        if has_left && last_seq >= stamped {
+            self.start_replay(session, last_seq, true, ReplayAnswer::None);
+        }
+    }
+
+    /// The first hello to a session that was parked, or taken over.
+    fn hello_to_adopted(&mut self, session: u32, last_seq: u64) {
+        let found = &mut self.sessions[session as usize];
+        let is_open = found.open;
+        if last_seq > found.outbox.newest() {
+            self.counters.resumes_served += 1;
+            found.acknowledged = true;
+            self.forget_history(session);
+            let outbox = &mut self.sessions[session as usize].outbox;
+            let by = last_seq + 1 - outbox.cursor();
+            outbox.renumber(by);
+            self.sessions[session as usize].jobs_moved(by);
+            self.sessions[session as usize].first_seq += by;
+            self.answer(session, false, 0);
+        } else if last_seq == 0 && found.acknowledged {
+            if !is_open {
+                self.restart_session(session);
+            }
+        } else if is_open {
+            if last_seq > 0 {
+                self.counters.resumes_served += 1;
+                self.resume(session, last_seq);
+            }
+        } else {
+            self.continue_adopted(session, last_seq);
+        }
+    }
+
+    /// The client comes back with a position that the session knows: everything behind it, then the answer.
+    fn continue_adopted(&mut self, session: u32, last_seq: u64) {
+        let found = &mut self.sessions[session as usize];
+        found.acknowledged |= last_seq > 0;
+        self.counters.send_discarded += found.outbox.adopt(last_seq);
+        if found.outbox.oldest() > last_seq + 1 {
+            found.outbox.lose_what_left();
+        }
+        let from = found.outbox.oldest().max(last_seq + 1);
+        let from = if from < found.outbox.next() { from } else { 0 };
+        self.start_replay(session, last_seq, true, ReplayAnswer::None);
+        if last_seq > 0 {
+            self.counters.resumes_served += 1;
+            self.add_job(session, Job::Resumed { after: last_seq, from });
+        }
+    }
+
+    /// The end of everything that an adopted session had for its client.
+    pub(super) fn answer_adoption(&mut self, session: u32, after: u64, from: u64) {
+        let outbox = &self.sessions[session as usize].outbox;
+        if outbox.has_lost(after) || outbox.has_unsent(after, outbox.cursor()) {
+            self.answer(session, false, 0);
+        } else {
+            self.answer(session, true, from);
+        }
+    }
+
+    /// A new process came with the id of an old one: numbering begins at 1, with what came since it is connected.
+    fn restart_session(&mut self, session: u32) {
+        self.counters.sessions_restarted += 1;
+        let found = &mut self.sessions[session as usize];
+        while found.outbox.cursor() < found.adopted_at {
+            found.outbox.pass_parked();
+            self.counters.send_discarded += 1;
+        }
+        found.acknowledged = false;
+        self.forget_history(session);
+        let found = &mut self.sessions[session as usize];
+        let down = found.outbox.cursor() - 1;
+        found.outbox.restart();
+        found.jobs_restarted(down);
+        found.first_seq = 1;
+        self.leave_old_rooms(session, true);
+    }
+
+    /// Lets go of everything behind the cursor.
+    fn forget_history(&mut self, session: u32) {
+        let found = &mut self.sessions[session as usize];
+        while found.outbox.oldest() < found.outbox.cursor() {
+            let slot = found.outbox.pop_oldest().slot();
+            self.store.release_live(slot);
+        }
+    }
+
+    /// Frees an idle session's ring; false when something waits in it.
+    pub(super) fn free_history(&mut self, session: u32) -> bool {
+        let found = &self.sessions[session as usize];
+        if found.outbox.cursor() < found.outbox.next() || found.jobs.is_some() {
+            return false;
+        }
+        self.forget_history(session);
+        self.sessions[session as usize].outbox.shrink();
+        true
+    }
+
+    pub(super) fn on_resume(&mut self, index: u32, last_seq: i64) {
+        let last_seq = self.position(last_seq);
+        self.counters.resumes_served += 1;
+        let session = self.session_of(index);
+        self.resume(session, last_seq);
+    }
+
+    /// Everything after a position, on the same connection.
+    pub(super) fn resume(&mut self, session: u32, after: u64) {
+        let found = &mut self.sessions[session as usize];
+        if !found.stamps || !found.has_stamped() {
+            self.answer(session, false, 0);
+            return;
+        }
+        if after >= found.outbox.newest() {
+            found.acknowledged = true;
+            self.answer(session, true, 0);
+            return;
+        }
+        if let Some(jobs) = found.jobs.as_mut().filter(|jobs| jobs.replay.is_some()) {
+            jobs.again = Some(jobs.again.map_or(after, |other| other.min(after)));
+            return;
+        }
+        found.acknowledged |= after > 0;
+        let unsent_only =
+            found.outbox.has_lost(after) || found.outbox.has_unsent(after, found.outbox.cursor());
+        self.start_replay(session, after, unsent_only, ReplayAnswer::Resumed);
+    }
+
+    fn start_replay(&mut self, session: u32, after: u64, unsent_only: bool, answer: ReplayAnswer) {
+        let found = &mut self.sessions[session as usize];
+        let position = found.outbox.oldest().max(after + 1);
+        let end = found.outbox.cursor().max(position);
+        let incomplete = !unsent_only && position > after + 1;
+        let replay = Replay { position, end, unsent_only, after, first: 0, incomplete, answer };
+        found.jobs_mut().replay = Some(replay);
+        let conn = found.conn;
+        self.advance_stream(session);
+        self.mark(conn);
+    }
+
+    pub(super) fn finish_replay(&mut self, session: u32) {
+        let jobs = self.sessions[session as usize].jobs_mut();
+        let replay = jobs.replay.take().expect("a replay has ended");
+        let again = jobs.again.take();
+        if replay.answer == ReplayAnswer::Resumed {
+            self.answer_resume(session, &replay);
+        }
+        if let Some(after) = again {
+            self.resume(session, after);
+        }
+    }
+
+    fn answer_resume(&mut self, session: u32, replay: &Replay) {
+        let outbox = &self.sessions[session as usize].outbox;
+        if replay.unsent_only {
+            let is_missing = replay.incomplete
+                || outbox.has_lost(replay.after)
+                || outbox.has_unsent(replay.after, replay.end);
+            match is_missing {
+                true => self.answer(session, false, 0),
+                false => self.answer(session, true, replay.first),
+            }
+        } else if replay.incomplete {
+            self.answer(session, false, replay.first);
+            if replay.first > 0 {
+                self.answer(session, false, 0);
+            }
+        } else {
+            let from = if replay.first > 0 { replay.first } else { replay.after + 1 };
+            self.answer(session, true, from);
+        }
+    }
+
+    fn answer(&mut self, session: u32, ok: bool, from: u64) {
+        if !ok {
+            self.counters.resume_misses += 1;
+        }
+        let conn = self.sessions[session as usize].conn;
+        let from = i64::try_from(from).expect("numbers are below 2^53");
+        self.push_control(conn, |encoder| encoder.resumed(ok, from));
+    }
+
+    /// A position that a client names: below 0 or above 2^53-1 it is an error, and counts as 0.
+    fn position(&mut self, last_seq: i64) -> u64 {
+        match u64::try_from(last_seq) {
+            Ok(seq) if seq <= MAX_SEQ => seq,
+            _ => {
+                self.counters.protocol_errors += 1;
+                0
+            }
+        }
+    }
+
+    /// Events may leave from now on.
+    pub(super) fn open_gate(&mut self, index: u32) {
+        let Some(conn) = self.conns[index as usize].as_ref().filter(|conn| conn.is_open()) else { return };
+        let session = conn.session;
+        let found = &mut self.sessions[session as usize];
+        if !std::mem::replace(&mut found.open, true) {
+            self.advance_stream(session);
+            self.mark(index);
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! The one place where bytes leave: [`Shard::fill`] writes the next bytes of a connection into memory that the driver
+//! gives, [`Shard::sent`] says how many the kernel took.
+//!
+//! Order on one connection: the rest of a partly written frame, the control lane, then the stream: a running replay,
+//! the job that is due, the queue up to the next job. `fill` only looks; `sent` moves.
+
+use bytes::Bytes;
+
+use crate::limits;
+use crate::wire::envelope::{self, HEADER_BYTES};
+
+use super::Shard;
+use super::lane::Lane;
+use super::session::{Conn, Job, NONE, Partial, Replay, Session, State, pause};
+use super::step::{ConnId, Filled, Instant, Output};
+use super::store::{Slot, Store};
+
+/// A frame of the stream.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    slot: Slot,
+    /// 0 = unsequenced.
+    seq: u64,
+    part: Part,
+}
+
+/// Which part of the stream a frame comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Replay,
+    Snapshot,
+    Queue,
+    /// The rest of a partly written frame.
+    Partial,
+}
+
+/// A place in a session's stream.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    replay: Option<Replay>,
+    snapshot: usize,
+    cursor: u64,
+}
+
+impl Shard {
+    /// A connection with something to send; it leaves the list. Those with control frames come first.
+    pub fn next_dirty(&mut self) -> Option<ConnId> {
+        loop {
+            let (index, control) = match self.control_list.pop_front() {
+                Some(index) => (index, true),
+                None => match self.list.pop_front() {
+                    Some(index) => (index, false),
+                    None => {
+                        self.wants_flush = false;
+                        return None;
+                    }
+                },
+            };
+            let Some(conn) = self.conns.get_mut(index as usize).and_then(Option::as_mut) else { continue };
+            let listed = if control { conn.in_control_list } else { conn.in_list };
+            if !listed {
+                continue;
+            }
+            let coalesce = self.config.server.coalesce;
+            if !control && !coalesce.is_zero() && conn.last_send + coalesce > self.now {
+                self.coalescing.push_back((conn.last_send + coalesce, index));
+                continue;
+            }
+            conn.in_control_list = false;
+            conn.in_list = false;
+            if !conn.blocked {
+                return Some(conn.id);
+            }
+        }
+    }
+
+    /// An outbox whose connection takes bytes is half full: send before anything else is taken in.
+    pub fn wants_flush(&self) -> bool {
+        self.wants_flush
+    }
+
+    /// Writes the next bytes of a connection. [`Shard::sent`] must follow before anything else happens to it.
+    pub fn fill(&mut self, id: ConnId, buf: &mut [u8]) -> Filled {
+        let Some(index) = self.find_conn(id) else { return Filled::default() };
+        let conn = self.conn(index);
+        let mut n = 0;
+        if let Some(partial) = conn.partial {
+            let piece = Piece { slot: partial.slot, seq: partial.seq, part: Part::Partial };
+            match self.copy_piece(piece, partial.offset as usize, buf) {
+                Copied::Whole(bytes) => n = bytes,
+                Copied::Part(bytes) => return Filled { bytes, body: None },
+                Copied::Body(bytes, body) => return Filled { bytes, body: Some(body) },
+            }
+        }
+        if let Some(lane) = &conn.lane {
+            let unsent = lane.unsent();
+            let bytes = unsent.len().min(buf.len() - n);
+            buf[n..n + bytes].copy_from_slice(&unsent[..bytes]);
+            n += bytes;
+            if bytes < unsent.len() {
+                return Filled { bytes: n, body: None };
+            }
+        }
+        if conn.session == NONE || !self.sessions[conn.session as usize].open {
+            return Filled { bytes: n, body: None };
+        }
+        self.fill_stream(&self.sessions[conn.session as usize], buf, n)
+    }
+
+    fn fill_stream(&self, session: &Session, buf: &mut [u8], mut n: usize) -> Filled {
+        let mut place = Place::of(session);
+        while let Some(piece) = place.next(session, &self.store) {
+            let len = self.store.len(piece.slot) as usize;
+            if self.store.large(piece.slot).is_none() {
+                if len > buf.len() - n {
+                    break;
+                }
+            } else if buf.len() - n < limits::CONTROL_FRAME_BYTES {
+                break;
+            }
+            match self.copy_piece(piece, 0, &mut buf[n..]) {
+                Copied::Whole(bytes) => n += bytes,
+                Copied::Part(_) => unreachable!("there was room"),
+                Copied::Body(bytes, body) => return Filled { bytes: n + bytes, body: Some(body) },
+            }
+        }
+        Filled { bytes: n, body: None }
+    }
+
+    /// Copies a frame from an offset, stamped with its number.
+    fn copy_piece(&self, piece: Piece, offset: usize, out: &mut [u8]) -> Copied {
+        let frame = self.store.frame(piece.slot).expect("what is sent is stored");
+        let head = self.store.head(piece.slot) + HEADER_BYTES;
+        let mut n = 0;
+        if offset < head {
+            let mut stamped = [0; 10 + HEADER_BYTES];
+            stamped[..head].copy_from_slice(&frame[..head]);
+            if piece.seq > 0 {
+                envelope::stamp(&mut stamped[head - 9..head], piece.seq);
+            }
+            n = (head - offset).min(out.len());
+            out[..n].copy_from_slice(&stamped[offset..offset + n]);
+            if n < head - offset {
+                return Copied::Part(n);
+            }
+        }
+        let body = offset + n;
+        if let Some(large) = self.store.large(piece.slot) {
+            return Copied::Body(n, large.slice(body..));
+        }
+        let rest = &frame[body..];
+        let fits = rest.len().min(out.len() - n);
+        out[n..n + fits].copy_from_slice(&rest[..fits]);
+        if fits < rest.len() { Copied::Part(n + fits) } else { Copied::Whole(n + fits) }
+    }
+
+    /// The kernel took `written` of the bytes that `fill` gave; `refused` = it took fewer than given, and
+    /// [`Input::Writable`](super::step::Input::Writable) will follow. Outputs may be waiting afterwards.
+    pub fn sent(&mut self, now: Instant, id: ConnId, written: usize, refused: bool) {
+        self.now = self.now.max(now);
+        let Some(index) = self.find_conn(id) else { return };
+        let now = self.now;
+        let conn = self.conn_mut(index);
+        conn.last_send = now;
+        conn.blocked |= refused;
+        let before = conn.written;
+        conn.written += written as u64;
+        let rest = self.sent_partial(index, written);
+        let rest = self.sent_lane(index, rest);
+        if rest > 0 {
+            self.sent_stream(index, before + (written - rest) as u64, rest);
+        }
+        let session = self.conn(index).session;
+        if session != NONE {
+            self.slide(session);
+            self.advance_stream(session);
+        }
+        if self.finish_if_done(index) {
+            return;
+        }
+        if !self.conn(index).blocked && self.has_more(index) {
+            self.mark(index);
+        }
+        if !self.resumable.is_empty() || self.draining.is_some() {
+            self.settle();
+        }
+    }
+
+    fn sent_partial(&mut self, index: u32, written: usize) -> usize {
+        let conn = self.conns[index as usize].as_mut().expect("a connection in use exists");
+        let Some(partial) = &mut conn.partial else { return written };
+        let left = (self.store.len(partial.slot) - partial.offset) as usize;
+        if written < left {
+            partial.offset += u32::try_from(written).expect("less than a frame");
+            return 0;
+        }
+        let (slot, seq) = (partial.slot, partial.seq);
+        conn.partial = None;
+        if seq > 0 && conn.first_event_end == 0 {
+            conn.first_event_end = conn.written - (written - left) as u64;
+        }
+        self.store.unpin(slot);
+        written - left
+    }
+
+    fn sent_lane(&mut self, index: u32, written: usize) -> usize {
+        let conn = self.conns[index as usize].as_mut().expect("a connection in use exists");
+        let Some(lane) = &mut conn.lane else { return written };
+        let bytes = lane.len().min(written);
+        lane.advance(bytes);
+        let len = lane.len();
+        if len == 0
+            && let Some(lane) = conn.lane.take()
+            && self.lane_buffers.len() < SPARE_LANES
+        {
+            self.lane_buffers.push(lane.into_buffer());
+        }
+        if len < limits::CONTROL_LANE_BYTES / 2 {
+            self.unpause(index, pause::LANE);
+        }
+        written - bytes
+    }
+
+    /// Moves the stream on by so many bytes, the first of which has this offset in the connection's stream.
+    fn sent_stream(&mut self, index: u32, mut offset: u64, mut bytes: usize) {
+        let session = self.session_of(index);
+        while bytes > 0 {
+            self.advance_stream(session);
+            let mut place = Place::of(&self.sessions[session as usize]);
+            let piece = place.next(&self.sessions[session as usize], &self.store);
+            let piece = piece.expect("no more is sent than was given");
+            let len = self.store.len(piece.slot) as usize;
+            if bytes < len {
+                self.store.pin(piece.slot);
+                let offset = u32::try_from(bytes).expect("less than a frame");
+                self.conn_mut(index).partial = Some(Partial { slot: piece.slot, seq: piece.seq, offset });
+            } else {
+                offset += len as u64;
+                let conn = self.conn_mut(index);
+                if piece.seq > 0 && conn.first_event_end == 0 {
+                    conn.first_event_end = offset;
+                }
+            }
+            self.consume(session, piece);
+            bytes = bytes.saturating_sub(len);
+        }
+    }
+
+    /// A piece counts as sent with its first byte: it is in the kernel, or pinned as partly written.
+    fn consume(&mut self, session: u32, piece: Piece) {
+        let len = self.store.len(piece.slot);
+        let bytes = u64::from(len) - self.store.head(piece.slot) as u64;
+        let found = &mut self.sessions[session as usize];
+        match piece.part {
+            Part::Queue => {
+                found.outbox.pass_sent(len);
+                self.counters.events_sent += 1;
+            }
+            Part::Replay => {
+                let replay = found.jobs_mut().replay.as_mut().expect("the piece is of a replay");
+                assert!(replay.position == piece.seq, "what has nothing to send was passed");
+                replay.position += 1;
+                if replay.first == 0 {
+                    replay.first = piece.seq;
+                }
+                found.outbox.mark_sent(piece.seq);
+                self.counters.frames_replayed += 1;
+                self.counters.bytes_replayed += bytes;
+                return;
+            }
+            Part::Snapshot => {
+                let job = found.jobs_mut().stream.front_mut();
+                let Some((_, Job::Snapshot { done, .. })) = job else {
+                    unreachable!("the piece is of a snapshot")
+                };
+                *done += 1;
+                self.store.release_live(piece.slot);
+            }
+            Part::Partial => unreachable!("a partly written frame was counted when it began"),
+        }
+        self.counters.sent += 1;
+        self.counters.bytes_sent += bytes;
+    }
+
+    /// Takes a session's stream over everything that needs no byte: entries with nothing to send, replays and jobs that
+    /// have ended.
+    pub(super) fn advance_stream(&mut self, session: u32) {
+        loop {
+            self.pass_unsendable(session);
+            let Some(found) = self.sessions.get_mut(session as usize) else { return };
+            let (cursor, conn) = (found.outbox.cursor(), found.conn);
+            if conn == NONE || !found.open {
+                return;
+            }
+            let Some(jobs) = found.jobs.as_mut() else { return };
+            if let Some(replay) = &mut jobs.replay {
+                while replay.position < replay.end && !replay.is_sendable(&found.outbox, &self.store) {
+                    replay.pass(&found.outbox);
+                }
+                if replay.position < replay.end {
+                    return;
+                }
+                self.finish_replay(session);
+                continue;
+            }
+            let due = jobs.stream.front_mut().filter(|(at, _)| *at <= cursor);
+            let Some((_, job)) = due else { return };
+            if let Job::Snapshot { slots, done } = job {
+                while *done < slots.len() && self.store.is_empty_slot(slots[*done]) {
+                    self.store.release_live(slots[*done]);
+                    *done += 1;
+                }
+                if *done < slots.len() {
+                    return;
+                }
+            }
+            let (_, job) = jobs.stream.pop_front().expect("it was there");
+            if jobs.unfinished() < limits::UNFINISHED_REPLAYS {
+                self.unpause(conn, pause::HISTORY);
+            }
+            self.finish_job(session, job);
+        }
+    }
+
+    /// The cursor passes what was dropped from inside the queue and what left under a byte budget.
+    fn pass_unsendable(&mut self, session: u32) {
+        let Some(found) = self.sessions.get_mut(session as usize) else { return };
+        if found.replay().is_some() {
+            return;
+        }
+        let limit = found.queue_limit();
+        while found.outbox.cursor() < limit {
+            let entry = found.outbox.entry(found.outbox.cursor());
+            if !entry.is_skipped() {
+                if !self.store.is_empty_slot(entry.slot()) {
+                    break;
+                }
+                found.outbox.dropped += 1;
+                self.counters.dropped_evicted += 1;
+            }
+            found.outbox.pass_unsent(self.store.len(entry.slot()));
+        }
+        if found.jobs.as_ref().is_some_and(|jobs| jobs.is_empty()) {
+            found.jobs = None;
+        }
+    }
+
+    fn finish_job(&mut self, session: u32, job: Job) {
+        match job {
+            Job::Snapshot { .. } | Job::HistoryEnd => {}
+            Job::Resumed { after, from } => self.answer_adoption(session, after, from),
+            Job::Close => {
+                let conn = self.sessions[session as usize].conn;
+                self.counters.closed_drain += 1;
+                self.close(conn, Some(1001), "server is draining");
+            }
+        }
+    }
+
+    /// A closing connection with nothing left to write is done.
+    pub(super) fn finish_if_done(&mut self, index: u32) -> bool {
+        let conn = self.conn(index);
+        if !matches!(conn.state, State::Closing) || conn.partial.is_some() || conn.lane.is_some() {
+            return false;
+        }
+        let (conn, acknowledged) = (conn.id, conn.acknowledgement());
+        self.forget(index);
+        self.outputs.push_back(Output::Finish { conn, acknowledged });
+        true
+    }
+
+    fn has_more(&self, index: u32) -> bool {
+        let conn = self.conn(index);
+        if conn.partial.is_some() || conn.lane.is_some() {
+            return true;
+        }
+        let Some(session) = self.sessions.get(conn.session as usize).filter(|_| conn.session != NONE) else {
+            return false;
+        };
+        session.open && Place::of(session).next(session, &self.store).is_some()
+    }
+
+    /// Puts a connection on the list of those with something to send.
+    pub(super) fn mark(&mut self, index: u32) {
+        let Some(conn) = self.conns.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        if !conn.in_list && !conn.blocked {
+            conn.in_list = true;
+            self.list.push_back(index);
+        }
+    }
+
+    /// Puts a connection on the list of those with control frames to send.
+    pub(super) fn mark_control(&mut self, index: u32) {
+        let conn = self.conns[index as usize].as_mut().expect("a connection in use exists");
+        if !conn.in_control_list && !conn.blocked {
+            conn.in_control_list = true;
+            self.control_list.push_back(index);
+        }
+    }
+
+    /// A connection's control lane, made if there is none.
+    pub(super) fn lane_mut(&mut self, index: u32) -> &mut Lane {
+        let conn = self.conns[index as usize].as_mut().expect("a connection in use exists");
+        if conn.lane.is_none() {
+            let buffer = self.lane_buffers.pop().unwrap_or_default();
+            conn.lane = Some(Box::new(Lane::over(buffer)));
+        }
+        conn.lane.as_mut().expect("made above")
+    }
+}
+
+/// Lane buffers kept for reuse.
+const SPARE_LANES: usize = 256;
+
+enum Copied {
+    /// To its end.
+    Whole(usize),
+    /// The buffer was too small.
+    Part(usize),
+    /// The rest is sent from where it is stored.
+    Body(usize, Bytes),
+}
+
+impl Place {
+    fn of(session: &Session) -> Place {
+        let replay = session.replay().copied();
+        let snapshot = match session.jobs.as_ref().and_then(|jobs| jobs.stream.front()) {
+            Some((_, Job::Snapshot { done, .. })) => *done,
+            _ => 0,
+        };
+        Place { replay, snapshot, cursor: session.outbox.cursor() }
+    }
+
+    /// The next frame to send. None at the end of a replay or snapshot and before a job: what follows is decided when
+    /// that has ended.
+    fn next(&mut self, session: &Session, store: &Store) -> Option<Piece> {
+        if let Some(replay) = &mut self.replay {
+            while replay.position < replay.end {
+                let seq = replay.position;
+                let is_sendable = replay.is_sendable(&session.outbox, store);
+                replay.position += 1;
+                if is_sendable {
+                    let slot = session.outbox.entry(seq).slot();
+                    return Some(Piece { slot, seq, part: Part::Replay });
+                }
+            }
+            return None;
+        }
+        if let Some((at, job)) = session.jobs.as_ref().and_then(|jobs| jobs.stream.front())
+            && *at <= self.cursor
+        {
+            let Job::Snapshot { slots, .. } = job else { return None };
+            while let Some(slot) = slots.get(self.snapshot) {
+                self.snapshot += 1;
+                if !store.is_empty_slot(*slot) {
+                    return Some(Piece { slot: *slot, seq: 0, part: Part::Snapshot });
+                }
+            }
+            return None;
+        }
+        let limit = session.queue_limit();
+        while self.cursor < limit {
+            let (seq, entry) = (self.cursor, session.outbox.entry(self.cursor));
+            self.cursor += 1;
+            if !entry.is_skipped() && !store.is_empty_slot(entry.slot()) {
+                let seq = if session.stamps { seq } else { 0 };
+                return Some(Piece { slot: entry.slot(), seq, part: Part::Queue });
+            }
+        }
+        None
+    }
+}
+
+impl Conn {
+    /// What to ask the kernel about the session's first event.
+    pub(super) fn acknowledgement(&self) -> Option<(super::step::SessionId, u64)> {
+        let session = self.acknowledges?;
+        (self.first_event_end > 0).then(|| (session, self.written - self.first_event_end))
+    }
+}

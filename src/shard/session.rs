@@ -1,0 +1,424 @@
+//! Sessions, which survive a connection, and connections, which are one socket each.
+
+use std::collections::VecDeque;
+
+use super::admit::{Access, Bucket};
+use super::lane::Lane;
+use super::outbox::Outbox;
+use super::step::{ConnId, CoreId, Instant, Peer, SessionId};
+use super::store::{Slot, Store};
+use super::timer::NEVER;
+use crate::wire::frame::Decoder;
+
+/// No index.
+pub const NONE: u32 = u32::MAX;
+
+/// A client id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientId {
+    /// Given by an identity: its session is parked when the connection ends.
+    Pinned(Box<str>),
+    /// Made here; the text is made of the session's place, so no table holds it.
+    Anonymous,
+}
+
+/// In a room since when and why.
+#[derive(Debug, Clone, Copy)]
+pub struct Membership {
+    /// The room.
+    pub room: u32,
+    /// Place in the room's list of members.
+    pub place: u32,
+    /// How it came about.
+    pub origin: Origin,
+    /// Kept from before the connection, and not yet subscribed to again.
+    pub kept: bool,
+}
+
+/// Who made a membership.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The identity: given at every open.
+    Identity,
+    /// The present connection.
+    Connection,
+    /// The operator, on the present connection.
+    Operator,
+    /// An earlier connection of the session.
+    EarlierConnection,
+    /// The operator, on an earlier connection.
+    EarlierOperator,
+}
+
+impl Origin {
+    /// How it looks to the next connection.
+    pub fn aged(self) -> Origin {
+        match self {
+            Origin::Identity => Origin::Identity,
+            Origin::Connection | Origin::EarlierConnection => Origin::EarlierConnection,
+            Origin::Operator | Origin::EarlierOperator => Origin::EarlierOperator,
+        }
+    }
+}
+
+/// What survives a connection.
+#[derive(Debug)]
+pub struct Session {
+    /// History and queue.
+    pub outbox: Outbox,
+    /// Index of its connection; `NONE` = parked.
+    pub conn: u32,
+    /// Events may leave: the first hello was handled, or there will be none.
+    pub open: bool,
+    /// Its events carry sequence numbers.
+    pub stamps: bool,
+    /// Taken up by a connection whose first hello is not there yet, or never came.
+    pub adopted: bool,
+    /// The peer's TCP, or the client, has acknowledged an event of it.
+    pub acknowledged: bool,
+    /// Counts the uses of the place.
+    pub generation: u32,
+    /// The id.
+    pub id: ClientId,
+    /// First sequence number of the present numbering.
+    pub first_seq: u64,
+    /// First number that was given out after the connection took it up.
+    pub adopted_at: u64,
+    /// What is to be sent besides the queue.
+    pub jobs: Option<Box<Jobs>>,
+    /// Rooms it is in, in joining order.
+    pub rooms: Vec<Membership>,
+    /// What it may do.
+    pub access: Access,
+    /// Unix milliseconds of the present connection.
+    pub connected_at: u64,
+    /// When the last event was pushed, or when it was parked.
+    pub last_event: Instant,
+    /// See [`Timers`](super::timer::Timers).
+    pub armed: Instant,
+}
+
+/// What a session is to be sent besides its queue, in stream order.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    /// The replay that runs before anything else.
+    pub replay: Option<Replay>,
+    /// A resume that came meanwhile: the lowest position asked for.
+    pub again: Option<u64>,
+    /// Each at a number: it is due when the cursor has reached it.
+    pub stream: VecDeque<(u64, Job)>,
+}
+
+/// Sends again what lies behind the cursor.
+#[derive(Debug, Clone, Copy)]
+pub struct Replay {
+    /// Next number to look at.
+    pub position: u64,
+    /// Ends before this number.
+    pub end: u64,
+    /// Only what was never written; else everything.
+    pub unsent_only: bool,
+    /// The position that was asked for.
+    pub after: u64,
+    /// First number sent; 0 = none.
+    pub first: u64,
+    /// An entry had nothing to send any more.
+    pub incomplete: bool,
+    /// What is answered at its end.
+    pub answer: ReplayAnswer,
+}
+
+/// What a replay is answered with when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayAnswer {
+    /// Nothing: a later job answers, or the answer has gone out.
+    None,
+    /// `resumed`.
+    Resumed,
+}
+
+/// One thing in stream order.
+#[derive(Debug)]
+pub enum Job {
+    /// Unsequenced events of a snapshot, as far as they are still there.
+    Snapshot {
+        /// What.
+        slots: Vec<Slot>,
+        /// How many were written.
+        done: usize,
+    },
+    /// A history that was pushed ends here.
+    HistoryEnd,
+    /// `resumed` after everything behind this position was sent.
+    Resumed {
+        /// The position that was asked for.
+        after: u64,
+        /// The first number behind it that was there; 0 = none.
+        from: u64,
+    },
+    /// Close the connection (drain).
+    Close,
+}
+
+impl Replay {
+    /// The entry at the position is there and is to be sent.
+    pub fn is_sendable(&self, outbox: &Outbox, store: &Store) -> bool {
+        if self.position < outbox.oldest() {
+            return false;
+        }
+        let entry = outbox.entry(self.position);
+        (entry.is_unsent() || !self.unsent_only) && !store.is_empty_slot(entry.slot())
+    }
+
+    /// Passes an entry that is not sendable.
+    pub fn pass(&mut self, outbox: &Outbox) {
+        let is_gone = self.position < outbox.oldest();
+        if is_gone || !self.unsent_only || outbox.entry(self.position).is_unsent() {
+            self.incomplete = true;
+        }
+        self.position += 1;
+    }
+}
+
+impl Jobs {
+    /// Nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.replay.is_none() && self.again.is_none() && self.stream.is_empty()
+    }
+
+    /// Histories and snapshots that have not been written.
+    pub fn unfinished(&self) -> usize {
+        let counted = |job: &&(u64, Job)| matches!(job.1, Job::Snapshot { .. } | Job::HistoryEnd);
+        self.stream.iter().filter(counted).count()
+    }
+}
+
+impl Session {
+    /// Where it stands in the table.
+    pub fn id_at(&self, index: u32) -> SessionId {
+        SessionId { index, generation: self.generation }
+    }
+
+    /// Has no connection.
+    pub fn is_parked(&self) -> bool {
+        self.conn == NONE
+    }
+
+    /// Its jobs, made if there are none.
+    pub fn jobs_mut(&mut self) -> &mut Jobs {
+        self.jobs.get_or_insert_default()
+    }
+
+    /// The running replay.
+    pub fn replay(&self) -> Option<&Replay> {
+        self.jobs.as_ref().and_then(|jobs| jobs.replay.as_ref())
+    }
+
+    /// Number at which the queue stops for a job.
+    pub fn queue_limit(&self) -> u64 {
+        let job = self.jobs.as_ref().and_then(|jobs| jobs.stream.front());
+        job.map_or(self.outbox.next(), |(at, _)| (*at).min(self.outbox.next()))
+    }
+
+    /// Everything was numbered `by` higher.
+    pub fn jobs_moved(&mut self, by: u64) {
+        let Some(jobs) = self.jobs.as_mut() else { return };
+        if let Some(replay) = &mut jobs.replay {
+            replay.position += by;
+            replay.end += by;
+            replay.after += by;
+        }
+        for (at, _) in &mut jobs.stream {
+            *at += by;
+        }
+    }
+
+    /// Numbering began anew, `down` lower.
+    pub fn jobs_restarted(&mut self, down: u64) {
+        for (at, _) in self.jobs.iter_mut().flat_map(|jobs| &mut jobs.stream) {
+            *at = at.saturating_sub(down).max(1);
+        }
+    }
+
+    /// A number was given out in the present numbering.
+    pub fn has_stamped(&self) -> bool {
+        self.outbox.next() > self.first_seq
+    }
+}
+
+/// State of a connection.
+#[derive(Debug)]
+pub enum State {
+    /// The request head is being read.
+    Handshake(Vec<u8>),
+    /// The id has an owner that is being probed; the request and what followed it wait.
+    Waiting(Vec<u8>),
+    /// Upgraded; has a session.
+    Open,
+    /// What is in the lane is still written, then it is finished.
+    Closing,
+}
+
+/// A frame that the kernel took a part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Partial {
+    /// Where it is stored, pinned.
+    pub slot: Slot,
+    /// Its number; 0 = unsequenced.
+    pub seq: u64,
+    /// Bytes written.
+    pub offset: u32,
+}
+
+/// Why a connection's receive is paused; each a bit.
+pub mod pause {
+    /// The control lane is full.
+    pub const LANE: u8 = 1;
+    /// Too many unfinished histories.
+    pub const HISTORY: u8 = 2;
+    /// A topic's home was asked.
+    pub const HOME: u8 = 4;
+}
+
+/// One socket.
+#[derive(Debug)]
+pub struct Conn {
+    /// As the driver numbers it.
+    pub id: ConnId,
+    /// Its session, `NONE` before the upgrade and while closing.
+    pub session: u32,
+    /// Where it stands.
+    pub state: State,
+    /// Frames in.
+    pub decoder: Decoder,
+    /// Control frames out.
+    pub lane: Option<Box<Lane>>,
+    /// An event frame of which a part was written.
+    pub partial: Option<Partial>,
+    /// The kernel refused bytes and has not said since that it takes some.
+    pub blocked: bool,
+    /// On the list of connections with control frames to send.
+    pub in_control_list: bool,
+    /// On the list of connections with something to send.
+    pub in_list: bool,
+    /// A hello was handled on this connection.
+    pub said_hello: bool,
+    /// Reasons of `pause`.
+    pub paused: u8,
+    /// The driver was told to pause.
+    pub told_pause: bool,
+    /// A ping is on its way to find out whether the peer lives.
+    pub probed: bool,
+    /// Bytes that arrived while paused.
+    pub held: Vec<u8>,
+    /// Bytes of an unfinished message, as counted in the core's sum.
+    pub unfinished: u32,
+    /// When the unfinished message began; `NEVER` = there is none.
+    pub unfinished_since: Instant,
+    /// When it was accepted, or closing began.
+    pub since: Instant,
+    /// When bytes last arrived.
+    pub last_received: Instant,
+    /// When the server last sent a ping.
+    pub last_ping: Instant,
+    /// When bytes were last handed to the kernel.
+    pub last_send: Instant,
+    /// Bytes that the kernel took.
+    pub written: u64,
+    /// Offset in that stream at which the first event ended; 0 = none yet.
+    pub first_event_end: u64,
+    /// The session whose first event that was, while closing.
+    pub acknowledges: Option<SessionId>,
+    /// Rate limit.
+    pub bucket: Option<Box<Bucket>>,
+    /// The other end.
+    pub peer: Peer,
+    /// See [`Timers`](super::timer::Timers).
+    pub armed: Instant,
+}
+
+impl Conn {
+    /// A socket whose handshake begins.
+    pub fn new(id: ConnId, peer: Peer, now: Instant) -> Conn {
+        Conn {
+            id,
+            session: NONE,
+            state: State::Handshake(Vec::new()),
+            decoder: Decoder::default(),
+            lane: None,
+            partial: None,
+            blocked: false,
+            in_control_list: false,
+            in_list: false,
+            said_hello: false,
+            paused: 0,
+            told_pause: false,
+            probed: false,
+            held: Vec::new(),
+            unfinished: 0,
+            unfinished_since: NEVER,
+            since: now,
+            last_received: now,
+            last_ping: now,
+            last_send: Instant(0),
+            written: 0,
+            first_event_end: 0,
+            acknowledges: None,
+            bucket: None,
+            peer,
+            armed: NEVER,
+        }
+    }
+
+    /// Upgraded and not closing.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Open)
+    }
+
+    /// The peer's TCP acknowledged the first event, when so many bytes are unacknowledged.
+    pub fn first_event_acknowledged(&self, unacked: u64) -> bool {
+        self.first_event_end > 0 && self.written.saturating_sub(unacked) >= self.first_event_end
+    }
+}
+
+/// Text of an anonymous id: `a<core>-<24 hex digits>` made of its place, its generation and a keyed check.
+pub fn anonymous_id(core: CoreId, session: SessionId, key: &ahash::RandomState) -> String {
+    let check = key.hash_one((core, session.index, session.generation)) as u32;
+    format!("a{core}-{:08x}{:08x}{check:08x}", session.generation, session.index)
+}
+
+/// The core and the session that an id of that form names; the check is not looked at.
+pub fn parse_anonymous_id(id: &str) -> Option<(CoreId, SessionId)> {
+    let (core, hex) = id.strip_prefix('a')?.split_once('-')?;
+    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    if hex.len() != 24 || !is_hex(hex) || core.is_empty() || !core.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let part = |from: usize| u32::from_str_radix(&hex[from..from + 8], 16).ok();
+    Some((core.parse().ok()?, SessionId { generation: part(0)?, index: part(8)? }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anonymous_ids_name_their_session() {
+        let key = ahash::RandomState::with_seeds(1, 2, 3, 4);
+        let session = SessionId { index: 70_000, generation: 5 };
+        let id = anonymous_id(3, session, &key);
+        assert_eq!(parse_anonymous_id(&id), Some((3, session)));
+        for bad in [
+            "",
+            "a",
+            "u1",
+            "a-0",
+            "a1-",
+            "b1-000000000000000000000000",
+            "a1-00000000000000000000000g",
+            "a+1-000000000000000000000000",
+        ] {
+            assert_eq!(parse_anonymous_id(bad), None, "{bad}");
+        }
+    }
+}

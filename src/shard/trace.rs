@@ -1,0 +1,147 @@
+//! The event trace: the newest publishes and accepted client events, in a ring whose rows are reused.
+
+use super::step::{Direction, EventIndex, TracePage, TraceRow};
+use crate::schema::Schema;
+
+/// What a row is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Record<'a> {
+    /// Unix milliseconds.
+    pub ts: u64,
+    /// Direction.
+    pub direction: Direction,
+    /// Event.
+    pub event: EventIndex,
+    /// Bytes of the whole envelope.
+    pub bytes: usize,
+    /// Kind of target; none for a client's event.
+    pub target: Option<&'static str>,
+    /// Topic, group, user, client or sender; "" = none.
+    pub key: &'a str,
+    /// Payload, of which the configured number of bytes is kept.
+    pub payload: &'a [u8],
+}
+
+#[derive(Debug)]
+struct Row {
+    seq: u64,
+    ts: u64,
+    direction: Direction,
+    event: EventIndex,
+    bytes: u64,
+    target: Option<&'static str>,
+    key: String,
+    payload: Vec<u8>,
+}
+
+/// The ring.
+#[derive(Debug)]
+pub struct Trace {
+    rows: Vec<Row>,
+    /// Place of the oldest row once the ring is full.
+    oldest: usize,
+    capacity: usize,
+    capture: usize,
+    total: u64,
+}
+
+impl Trace {
+    /// `capacity` rows (0 = off), `capture` payload bytes each.
+    pub fn new(capacity: usize, capture: usize) -> Trace {
+        Trace { rows: Vec::new(), oldest: 0, capacity, capture, total: 0 }
+    }
+
+    /// Adds a row; the oldest one makes room.
+    pub fn record(&mut self, record: &Record<'_>) {
+        if self.capacity == 0 {
+            return;
+        }
+        self.total += 1;
+        if self.rows.len() < self.capacity {
+            let (key, payload) = (String::new(), Vec::new());
+            let (seq, ts, direction) = (0, 0, record.direction);
+            self.rows.push(Row { seq, ts, direction, event: 0, bytes: 0, target: None, key, payload });
+        } else {
+            self.oldest = (self.oldest + 1) % self.capacity;
+        }
+        let newest = (self.oldest + self.rows.len() - 1) % self.capacity;
+        let row = &mut self.rows[newest];
+        row.seq = self.total;
+        row.ts = record.ts;
+        row.direction = record.direction;
+        row.event = record.event;
+        row.bytes = record.bytes as u64;
+        row.target = record.target;
+        row.key.clear();
+        row.key.push_str(record.key);
+        row.payload.clear();
+        row.payload.extend_from_slice(&record.payload[..record.payload.len().min(self.capture)]);
+    }
+
+    /// Forgets the rows, not their total.
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.oldest = 0;
+    }
+
+    /// The newest rows that pass the filters, and statistics over all kept ones.
+    pub fn page(
+        &self,
+        schema: &Schema,
+        limit: usize,
+        direction: Option<Direction>,
+        name: Option<&str>,
+    ) -> TracePage {
+        let mut page = TracePage {
+            capacity: self.capacity,
+            size: self.rows.len(),
+            total: self.total,
+            ..TracePage::default()
+        };
+        for row in self.oldest_first() {
+            self.count(&mut page, schema, row);
+        }
+        let wanted = |row: &&Row| {
+            direction.is_none_or(|wanted| wanted == row.direction)
+                && name.is_none_or(|wanted| wanted == schema.name(row.event))
+        };
+        let newest_first = (0..self.rows.len()).rev().map(|i| self.at(i));
+        page.recent = newest_first.filter(wanted).take(limit).map(|row| self.show(schema, row)).collect();
+        page
+    }
+
+    fn at(&self, i: usize) -> &Row {
+        &self.rows[(self.oldest + i) % self.rows.len()]
+    }
+
+    fn oldest_first(&self) -> impl Iterator<Item = &Row> {
+        (0..self.rows.len()).map(|i| self.at(i))
+    }
+
+    fn count(&self, page: &mut TracePage, schema: &Schema, row: &Row) {
+        match row.direction {
+            Direction::Publish => page.outbound += 1,
+            Direction::Client => page.inbound += 1,
+        }
+        page.bytes += row.bytes;
+        let name = schema.name(row.event);
+        match page.by_name.iter_mut().find(|(known, _)| &**known == name) {
+            Some((_, count)) => *count += 1,
+            None => page.by_name.push((name.into(), 1)),
+        }
+        page.last = Some((name.into(), row.ts));
+    }
+
+    fn show(&self, schema: &Schema, row: &Row) -> TraceRow {
+        TraceRow {
+            seq: row.seq,
+            ts: row.ts,
+            direction: row.direction,
+            name: schema.name(row.event).into(),
+            bytes: row.bytes,
+            target: row.target,
+            key: (row.target != Some("broadcast")).then(|| row.key.as_str().into()),
+            payload: (self.capture > 0).then(|| row.payload.clone()),
+        }
+    }
+}
