@@ -1,5 +1,7 @@
-//! The command line: arguments, commands, exit codes. 0 is fine, 1 a stated failure, 2 wrong usage; an error is one line
-//! on standard error that says what failed, why, and what to do.
+//! The command line: arguments, commands, exit codes. 0 is fine, 1 a stated failure, 2 wrong usage; an error is one
+//! line on standard error that says what failed, why, and what to do.
+
+#![forbid(unsafe_code)]
 
 mod check;
 mod doctor;

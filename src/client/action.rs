@@ -73,7 +73,8 @@ pub enum Action {
     },
     /// A message arrived that cannot be read; it was dropped.
     Undecodable,
-    /// Close the connection with this code and then say [`Session::lost`](super::session::Session::lost); none: the peer is dead, drop the socket.
+    /// Close the connection with this code and then say [`Session::lost`](super::session::Session::lost); none: the
+    /// peer is dead, drop the socket.
     Close {
         /// Close code.
         code: Option<u16>,

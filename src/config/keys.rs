@@ -96,7 +96,9 @@ keys! {
         idle_timeout: |c| Slot::Time(&mut c.server.idle_timeout, time(100, 86_400));
         ping_interval: |c| Slot::Time(&mut c.server.ping_interval, or_off(time(100, 86_400)));
         unsent_low_water: |c| Slot::Bytes32(&mut c.server.unsent_low_water, 1024..=1 << 30);
-        coalesce: |c| Slot::Time(&mut c.server.coalesce, Span { least: Duration::from_micros(1), ..or_off(time(1, 1)) });
+        coalesce: |c| {
+            Slot::Time(&mut c.server.coalesce, Span { least: Duration::from_micros(1), ..or_off(time(1, 1)) })
+        };
         drain_timeout: |c| Slot::Time(&mut c.server.drain_timeout, or_off(time(1, 3_600)));
     }
     admin {

@@ -13,7 +13,7 @@ fn clients_killed_in_the_middle_of_a_burst_leave_nothing_behind() {
     let mut server = Server::start("");
     let mut admin = server.admin();
     let descriptors = server.descriptors();
-    let healthy = reader(&server, "t", EVENTS as usize);
+    let healthy = reader(&server, None, "t", EVENTS as usize);
     let url = format!("ws://{}/ws", server.listen);
     let subscriber = || {
         let mut command = Command::new(BINARY);
@@ -44,7 +44,7 @@ fn resets_at_every_stage_leave_nothing_behind() {
     let mut admin = server.admin();
     let descriptors = server.descriptors();
     let memory = server.memory();
-    let healthy = reader(&server, "t", ROUNDS as usize);
+    let healthy = reader(&server, None, "t", ROUNDS as usize);
     for n in 1..=ROUNDS {
         let mut peer = Peer::tcp(server.listen, None).expect("the server listens");
         match n % 6 {

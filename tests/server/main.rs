@@ -11,8 +11,8 @@ use process::Server;
 use std::thread::JoinHandle;
 
 /// A well-behaved subscriber that reads in the background until it has this many events, and returns their numbers.
-fn reader(server: &Server, topic: &str, events: usize) -> JoinHandle<Vec<u64>> {
-    let mut peer = Peer::connect(server, None, None);
+fn reader(server: &Server, token: Option<&str>, topic: &str, events: usize) -> JoinHandle<Vec<u64>> {
+    let mut peer = Peer::connect(server, token, None);
     peer.subscribe(0, topic);
     std::thread::spawn(move || {
         let mut numbers = Vec::with_capacity(events);

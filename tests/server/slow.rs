@@ -1,5 +1,5 @@
-//! A reader that stops reading, under each policy: the others do not notice, what it loses is what the counters say, and
-//! it still gets its pongs.
+//! A reader that stops reading, under each policy: the others do not notice, what it loses is what the counters say,
+//! and it still gets its pongs.
 
 use crate::peer::{Message, Peer};
 use crate::process::{PATIENCE, Server};
@@ -23,14 +23,15 @@ struct Found {
 /// A server with a policy, a stalled reader and a healthy one; publishes everything, then lets the stalled one read.
 fn stall(policy: &str, history: u64) -> (Server, Peer, Found) {
     let mut server = Server::start(&format!(
-        "[server]\nunsent_low_water = \"16KiB\"\n[[auth.identity]]\ntoken = \"{TOKEN}\"\nid = \"slow\"\ntopics = [\"*\"]\n\
+        "[server]\nunsent_low_water = \"16KiB\"\n\
+         [[auth.identity]]\ntoken = \"{TOKEN}\"\nid = \"slow\"\ntopics = [\"*\"]\n\
          [[auth.identity]]\ntoken = \"healthy\"\ntopics = [\"*\"]\n[resume]\nhistory_size = {history}\n\
          [backpressure]\npolicy = \"{policy}\"\nhigh_water_mark = \"128KiB\"\nmax_queue = 16\n",
     ));
     let mut admin = server.admin();
     let mut stalled = Peer::connect(&server, Some(TOKEN), Some(4096));
     stalled.subscribe(0, "t");
-    let healthy = reader(&server, "t", EVENTS as usize);
+    let healthy = reader(&server, Some("healthy"), "t", EVENTS as usize);
     for n in 1..=EVENTS / 2 {
         admin.publish("t", n, EVENT_BYTES);
     }
