@@ -74,6 +74,13 @@ struct PendingRequest {
     deadline: Duration,
 }
 
+#[derive(Debug)]
+struct Left {
+    message: Vec<u8>,
+    /// `ts` of the first ping behind it on the present connection.
+    ping: Option<i64>,
+}
+
 /// One session; it survives connections.
 #[derive(Debug)]
 pub struct Session {
@@ -86,6 +93,8 @@ pub struct Session {
     welcome_groups: Vec<String>,
     topics: Vec<String>,
     groups: Vec<String>,
+    /// Rooms left, until the server is known to have heard of it: it keeps them over connections.
+    left: Vec<Left>,
     queued: VecDeque<Vec<u8>>,
     requests: Vec<PendingRequest>,
     next_request: u64,
@@ -109,6 +118,7 @@ impl Session {
             welcome_groups: Vec::new(),
             topics: Vec::new(),
             groups: Vec::new(),
+            left: Vec::new(),
             queued: VecDeque::new(),
             requests: Vec::new(),
             next_request: 0,
@@ -196,9 +206,10 @@ impl Session {
             return;
         }
         self.hello_ping = None;
+        self.left.iter_mut().for_each(|left| left.ping = None);
         self.gate.lost();
         self.pass_on();
-        let ours = self.options.gate.generation == Generation::Seqcast;
+        let ours = self.is_ours();
         if ours {
             self.fail_requests(RequestError::ConnectionLost);
         }
@@ -227,9 +238,8 @@ impl Session {
         let patience = self.options.heartbeat * self.options.heartbeat_misses.max(1);
         if now.saturating_sub(last_pong) > patience {
             // A dead link answers no close frame; the reference clients wait for one all the same.
-            let ours = self.options.gate.generation == Generation::Seqcast;
             self.state = State::Closing;
-            return self.actions.push_back(Action::Close { code: (!ours).then_some(1000) });
+            return self.actions.push_back(Action::Close { code: (!self.is_ours()).then_some(1000) });
         }
         self.state = State::Open { last_pong, next_beat: Some(now + self.options.heartbeat) };
         self.ping(now);
@@ -240,39 +250,33 @@ impl Session {
     /// Joins a topic, now and with every connection to come.
     pub fn subscribe(&mut self, topic: &str) {
         remember(&mut self.topics, topic);
-        if self.is_open() {
-            let message = self.encoder.subscribe(topic).to_vec();
-            self.actions.push_back(Action::Send(message));
-        }
+        let leave = self.encoder.unsubscribe(topic).to_vec();
+        let message = self.encoder.subscribe(topic).to_vec();
+        self.join(message, &leave);
     }
 
     /// Leaves a topic.
     pub fn unsubscribe(&mut self, topic: &str) {
         self.topics.retain(|known| known != topic);
-        if self.is_open() {
-            let message = self.encoder.unsubscribe(topic).to_vec();
-            self.actions.push_back(Action::Send(message));
-        }
+        let message = self.encoder.unsubscribe(topic).to_vec();
+        self.leave(message);
     }
 
     /// Joins a group, now and (generation `Seqcast`) with every connection to come.
     pub fn join_group(&mut self, group: &str) {
-        if self.options.gate.generation == Generation::Seqcast {
+        if self.is_ours() {
             remember(&mut self.groups, group);
         }
-        if self.is_open() {
-            let message = self.encoder.join_group(group).to_vec();
-            self.actions.push_back(Action::Send(message));
-        }
+        let leave = self.encoder.leave_group(group).to_vec();
+        let message = self.encoder.join_group(group).to_vec();
+        self.join(message, &leave);
     }
 
     /// Leaves a group.
     pub fn leave_group(&mut self, group: &str) {
         self.groups.retain(|known| known != group);
-        if self.is_open() {
-            let message = self.encoder.leave_group(group).to_vec();
-            self.actions.push_back(Action::Send(message));
-        }
+        let message = self.encoder.leave_group(group).to_vec();
+        self.leave(message);
     }
 
     /// Asks for the recorded events of a topic whose topic number is above `from_seq`. They come without sequence
@@ -331,6 +335,27 @@ impl Session {
 
     // Inside.
 
+    fn is_ours(&self) -> bool {
+        self.options.gate.generation == Generation::Seqcast
+    }
+
+    fn join(&mut self, message: Vec<u8>, leave: &[u8]) {
+        self.left.retain(|left| left.message != leave);
+        if self.is_open() {
+            self.actions.push_back(Action::Send(message));
+        }
+    }
+
+    fn leave(&mut self, message: Vec<u8>) {
+        if self.is_ours() {
+            self.left.retain(|left| left.message != message);
+            self.left.push(Left { message: message.clone(), ping: None });
+        }
+        if self.is_open() {
+            self.actions.push_back(Action::Send(message));
+        }
+    }
+
     fn is_open(&self) -> bool {
         matches!(self.state, State::Open { .. })
     }
@@ -347,6 +372,7 @@ impl Session {
         let last = i64::try_from(self.gate.last()).unwrap_or(0);
         let hello = self.encoder.hello(&[], last).to_vec();
         self.actions.push_back(Action::Send(hello));
+        self.actions.extend(self.left.iter().map(|left| Action::Send(left.message.clone())));
         for topic in &self.topics {
             self.actions.push_back(Action::Send(self.encoder.subscribe(topic).to_vec()));
         }
@@ -357,7 +383,9 @@ impl Session {
     }
 
     fn ping(&mut self, now: Duration) {
-        let message = self.encoder.ping(milliseconds(now)).to_vec();
+        let ts = milliseconds(now);
+        self.left.iter_mut().for_each(|left| _ = left.ping.get_or_insert(ts));
+        let message = self.encoder.ping(ts).to_vec();
         self.actions.push_back(Action::Send(message));
     }
 
@@ -372,6 +400,10 @@ impl Session {
                 self.server_answers_hello = caps.iter().any(|cap| cap == ANSWERS_HELLO);
             }
             Control::Welcome { client_id, groups } => {
+                if self.is_ours() && self.gate.last() == 0 && ![client_id, ""].contains(&&*self.client_id) {
+                    // Without a position nobody asks the server whether it still has the session: it has not.
+                    self.actions.push_back(Action::Missed { from: 1, to: None });
+                }
                 self.client_id = client_id.to_owned();
                 self.welcome_groups = groups.iter().map(str::to_owned).collect();
             }
@@ -389,6 +421,7 @@ impl Session {
         if let State::Open { last_pong, .. } = &mut self.state {
             *last_pong = now;
         }
+        self.left.retain(|left| left.ping.is_none_or(|ping| ping > ts));
         if self.hello_ping == Some(ts) {
             self.hello_ping = None;
             if !self.server_answers_hello {

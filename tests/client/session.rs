@@ -139,7 +139,44 @@ fn a_connection_begins_with_hello_topics_groups_queue_ping() {
     s.events(1..=3);
     assert_eq!(s.lost(End::Cut), ["Reconnecting", "reconnect"]);
     s.now += Duration::from_millis(20);
-    assert_eq!(s.open(), ["Connected", "hello{3}", "subscribe b", "ping{20}"]);
+    let again = ["Connected", "hello{3}", "unsubscribe a", "leave vip", "subscribe b", "ping{20}"];
+    assert_eq!(s.open(), again);
+}
+
+#[test]
+fn what_was_left_without_a_connection_is_left_with_the_next() {
+    let mut s = Story::new(Generation::Seqcast);
+    s.open();
+    for topic in ["a", "b", "c"] {
+        s.session.subscribe(topic);
+    }
+    s.session.join_group("g");
+    s.session.unsubscribe("a");
+    s.lost(End::Cut);
+    s.session.unsubscribe("b");
+    s.session.leave_group("g");
+    s.session.subscribe("b");
+    s.now += Duration::from_secs(1);
+    let again =
+        ["Connected", "hello{0}", "unsubscribe a", "leave g", "subscribe c", "subscribe b", "ping{1000}"];
+    assert_eq!(s.open(), again);
+    s.server(|encoder| encoder.pong(1000).to_vec());
+    s.session.unsubscribe("c");
+    s.lost(End::Cut);
+    let again = ["Connected", "hello{0}", "unsubscribe c", "subscribe b", "ping{1000}"];
+    assert_eq!(s.open(), again, "the server has heard of the others");
+}
+
+#[test]
+fn a_client_without_a_position_learns_of_its_lost_session_by_its_id() {
+    for (generation, then) in [(Generation::V016, vec![]), (Generation::Seqcast, vec!["missed 1-?"])] {
+        let mut s = Story::new(generation);
+        s.open();
+        s.lost(End::Cut);
+        s.open();
+        assert_eq!(s.server(|encoder| encoder.welcome("c1", []).to_vec()), [""; 0]);
+        assert_eq!(s.server(|encoder| encoder.welcome("c2", []).to_vec()), then);
+    }
 }
 
 #[test]
