@@ -4,7 +4,7 @@
 //! event exactly once and in order, or is told exactly what it missed.
 //!
 //! The modules in layer order; imports go to the left only:
-//! `limits, config, metrics <- wire <- schema <- shard <- mesh <- uring <- control <- server`;
+//! `limits, config, metrics <- wire <- schema <- shard <- mesh, echo <- uring <- control <- server`;
 //! `client` stands on `limits`, `wire` and `schema` alone. docs/ARCHITECTURE.md is the map.
 
 pub mod config;
@@ -18,6 +18,8 @@ pub mod schema;
 pub mod shard;
 
 pub mod mesh;
+
+pub mod echo;
 
 #[allow(unsafe_code)]
 pub mod uring;

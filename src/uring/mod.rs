@@ -1,1 +1,394 @@
-//! uring
+//! The driver of a core: one thread that moves bytes between the kernel and a state machine, turn by turn.
+//!
+//! # One turn, and why in this order
+//!
+//! 1. **Read the clock**, once. Everything in the turn happens at that time; only sends look again.
+//! 2. **Reap.** Every completion is taken out of the kernel's queue first, then each is acted on in order. Received
+//!    bytes go to the core where they lie, and the buffer goes straight back, because a kernel without buffers ends
+//!    receives. When the core says that what waits for someone should be sent first ([`Core::wants_flush`]), the rest of
+//!    the completions stays where it is until the next turn: input is taken no faster than output leaves.
+//! 3. **Commands** of the control thread, with a budget, so that a flood of them cannot starve the sockets.
+//! 4. **Timers**, after input: who has just been heard from is not idle.
+//! 5. **Sends**, after everything that makes work for them, so that one send takes along all that came together in this
+//!    turn: with 16 events in a send each costs a fourteenth. At most [`SEND_TIME`] of them; the rest stays on the
+//!    core's list for the next turn, and a wide topic does not make input wait.
+//! 6. **Ring the bell** of the control thread, once for all that was told to it.
+//! 7. **Wait**, only if nothing is left to do, at most until the next deadline. Every system call that submits also lets
+//!    the kernel do its deferred work, so that a turn without waiting still sees new completions in the next one.
+//!
+//! # A send
+//!
+//! A chunk of connections is filled into scratch, one send each is queued, and one system call makes them all. What the
+//! kernel took whole has no completion; what it did not is an exception, and the core is told at once how much is left.
+//! Nothing is copied for later: the connection waits for writability, and scratch is filled again from where it stopped.
+//! So there are never two sends in flight on one socket, and the kernel holds no memory of ours between turns.
+//!
+//! # Files
+//!
+//! | file | owns |
+//! | --- | --- |
+//! | `mod.rs` | the turn: what is done when |
+//! | `accept.rs`, `close.rs` | how a connection begins and ends |
+//! | `sockets.rs` | the sockets and their operations in flight |
+//! | `core.rs` | the state machine behind the seam |
+//! | `ring.rs`, `buffers.rs`, `sys.rs` | operations, memory lent to the kernel, system calls: all `unsafe` of the crate |
+//! | `listen.rs`, `start.rs` | addresses; whether io_uring can be had |
+//! | `echo.rs` | the driver around an echo server |
+
+mod accept;
+mod buffers;
+mod close;
+mod core;
+mod echo;
+mod listen;
+mod ring;
+mod sockets;
+mod start;
+mod sys;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+pub use self::core::Core;
+pub use self::echo::run_echo;
+pub use self::listen::{ListenError, Listener};
+pub use self::start::{Finding, Grade, StartError, findings};
+pub use self::sys::now;
+
+use self::accept::Accepting;
+use self::buffers::{Intake, Sent};
+use self::ring::{Done, Ended, Ring};
+use self::sockets::{Sockets, State};
+use crate::limits::SEND_CHUNK;
+use crate::mesh::CorePort;
+use crate::shard::step::{ConnId, Input, Instant, Level, LogLine, Loss, Output, SessionId};
+
+/// How long a turn may send before it looks for input again.
+const SEND_TIME: Duration = Duration::from_millis(1);
+/// Commands of a turn.
+const COMMANDS: usize = 64;
+
+/// Drives one core. It is made, run and dropped on one thread: the kernel serves the ring to no other.
+pub struct Driver {
+    core: Core,
+    ring: Ring,
+    sockets: Sockets,
+    accepting: Accepting,
+    /// The link to the control thread, where there is one.
+    port: Option<CorePort>,
+    /// Time of this turn.
+    now: Instant,
+    /// Connections whose receive ended for want of buffers.
+    starved: Vec<ConnId>,
+    /// Connections of the chunk that is being sent, by slot.
+    chunk: Vec<ConnId>,
+    /// Those of them whose socket is broken.
+    broken: Vec<ConnId>,
+    /// Closing connections and when we stop to wait for them: in order, as all wait equally long.
+    closing: VecDeque<(Instant, ConnId)>,
+    /// Sessions of which the core is to be told that something of theirs was acknowledged.
+    acknowledged: Vec<SessionId>,
+    is_drained: bool,
+}
+
+impl Driver {
+    /// A driver for `core` that accepts on `listeners`. `files`: sockets that get a place in the table of registered
+    /// files, which is bounded by the limit of open files; others work too, a little slower.
+    ///
+    /// # Errors
+    /// The kernel gives no ring.
+    pub fn new(
+        core: Core,
+        listeners: Vec<Listener>,
+        port: Option<CorePort>,
+        files: u32,
+    ) -> Result<Driver, StartError> {
+        Ok(Driver {
+            core,
+            ring: Ring::new(files)?,
+            sockets: Sockets::default(),
+            accepting: Accepting::new(listeners),
+            port,
+            now: sys::now(),
+            starved: Vec::new(),
+            chunk: Vec::with_capacity(SEND_CHUNK),
+            broken: Vec::with_capacity(SEND_CHUNK),
+            closing: VecDeque::new(),
+            acknowledged: Vec::new(),
+            is_drained: false,
+        })
+    }
+
+    /// What this kernel lacks and the driver does without.
+    pub fn missing(&self) -> &[&'static str] {
+        self.ring.missing()
+    }
+
+    /// Turns until the core has drained.
+    pub fn run(mut self) {
+        self.arm_accepts();
+        self.arm_bell();
+        while !self.is_drained {
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        self.now = sys::now();
+        self.reap();
+        self.take_commands();
+        self.fire_timers();
+        let is_rest = self.send_dirty();
+        if let Some(port) = &mut self.port {
+            port.flush();
+        }
+        self.submit_or_wait(is_rest);
+    }
+
+    fn reap(&mut self) {
+        self.ring.collect();
+        while !self.core.wants_flush() {
+            let Some(done) = self.ring.next() else { break };
+            match done {
+                Done::Accepted { listener, socket, armed } => self.on_accepted(listener, socket, armed),
+                Done::AcceptFailed { listener, errno } => self.on_accept_failed(listener, errno),
+                Done::Received { conn, intake, armed } => self.on_received(conn, intake, armed),
+                Done::ReceiveEnded { conn, why } => self.on_receive_ended(conn, why),
+                Done::Writable { conn } => self.on_writable(conn),
+                Done::Bell => self.arm_bell(),
+            }
+        }
+        self.ring.buffers().publish();
+        // Only now, behind the buffers that were given back: armed without a buffer, a receive ends at once.
+        while let Some(conn) = self.starved.pop() {
+            self.keep_receiving(conn);
+        }
+    }
+
+    fn on_received(&mut self, conn: ConnId, mut intake: Intake, armed: bool) {
+        let Some(socket) = self.sockets.get(conn) else { return self.on_stale(Some(intake)) };
+        socket.is_receiving = armed;
+        let (is_known, is_end) = (socket.is_known(), intake.len() == 0);
+        if is_known && !is_end {
+            let bytes = self.ring.buffers().bytes(&mut intake);
+            self.core.handle(self.now, Input::Received { conn, bytes });
+        }
+        self.ring.buffers().give_back(intake);
+        match (is_known, is_end) {
+            (true, false) => self.settle(),
+            (_, true) => return self.on_receive_ended(conn, Ended::Eof),
+            (false, false) => {}
+        }
+        self.keep_receiving(conn);
+    }
+
+    fn on_receive_ended(&mut self, conn: ConnId, why: Ended) {
+        let Some(socket) = self.sockets.get(conn) else { return self.on_stale(None) };
+        socket.is_receiving = false;
+        match (socket.state, why) {
+            (State::Ending, _) => self.close_if_over(conn),
+            (_, Ended::Starved) => self.starved.push(conn),
+            // The pause for which it was cancelled may be over.
+            (_, Ended::Cancelled) => self.keep_receiving(conn),
+            (State::Closing, _) => self.end(conn),
+            (_, Ended::Eof) => self.lose(conn, Loss::Eof),
+            (_, Ended::Failed(_)) => self.lose(conn, Loss::Error),
+        }
+    }
+
+    fn on_writable(&mut self, conn: ConnId) {
+        let Some(socket) = self.sockets.get(conn) else { return self.on_stale(None) };
+        socket.is_waiting = false;
+        if socket.is_known() {
+            self.step(Input::Writable { conn });
+        } else {
+            self.close_if_over(conn);
+        }
+    }
+
+    fn on_stale(&mut self, intake: Option<Intake>) {
+        self.core.counters().stale_completions += 1;
+        if let Some(intake) = intake {
+            self.ring.buffers().give_back(intake);
+        }
+    }
+
+    /// Arms the receive of a connection if it should be receiving and is not.
+    fn keep_receiving(&mut self, conn: ConnId) {
+        let Some(socket) = self.sockets.get(conn) else { return };
+        if socket.state == State::Ending {
+            return self.close_if_over(conn);
+        }
+        if socket.is_receiving || !socket.wants_receive() {
+            return;
+        }
+        socket.is_receiving = true;
+        let (target, state) = (socket.target(conn), socket.state);
+        match state {
+            // Behind the request the connection may move to another core, with a receive of this one on it.
+            State::Opening => self.ring.receive_once(target, conn),
+            _ => self.ring.receive(target, conn),
+        }
+    }
+
+    fn take_commands(&mut self) {
+        for _ in 0..COMMANDS {
+            let Some(command) = self.port.as_mut().and_then(CorePort::take) else { return };
+            self.step(Input::Command(command));
+        }
+    }
+
+    fn fire_timers(&mut self) {
+        if self.core.next_deadline().is_some_and(|when| when <= self.now) {
+            self.step(Input::Tick);
+        }
+        self.give_up_closing();
+        self.accept_again();
+    }
+
+    /// Gives the core one input and does what it asks for.
+    fn step(&mut self, input: Input<'_>) {
+        self.core.handle(self.now, input);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        loop {
+            while let Some(output) = self.core.poll() {
+                self.act(output);
+            }
+            let Some(session) = self.acknowledged.pop() else { return };
+            self.core.handle(self.now, Input::Acknowledged { session });
+        }
+    }
+
+    fn act(&mut self, output: Output) {
+        match output {
+            Output::Established { conn } => self.establish(conn),
+            Output::Pause { conn } => self.pause(conn),
+            Output::Resume { conn } => {
+                if let Some(socket) = self.sockets.get(conn) {
+                    socket.is_paused = false;
+                    self.keep_receiving(conn);
+                }
+            }
+            Output::Finish { conn, acknowledged } => self.finish(conn, acknowledged),
+            Output::Abort { conn, acknowledged } => self.abort(conn, acknowledged),
+            Output::Reply(reply) => {
+                let port = self.port.as_mut().expect("only the control thread sends commands");
+                port.reply(reply);
+            }
+            Output::Log(line) => self.log(line),
+            Output::Drained => self.is_drained = true,
+            Output::Transfer { .. } | Output::Handoff { .. } => {
+                unreachable!("a core without neighbours hands nothing over")
+            }
+        }
+    }
+
+    fn establish(&mut self, conn: ConnId) {
+        if let Some(socket) = self.sockets.get(conn).filter(|socket| socket.is_known()) {
+            socket.state = State::Open;
+            socket.is_registered = self.ring.register(conn.index, socket.as_fd().as_raw_fd());
+            self.keep_receiving(conn);
+        }
+    }
+
+    fn pause(&mut self, conn: ConnId) {
+        if let Some(socket) = self.sockets.get(conn) {
+            socket.is_paused = true;
+            if socket.is_receiving {
+                self.ring.cancel_receive(conn);
+            }
+        }
+    }
+
+    /// Sends what is due, for a while. True: there is more.
+    fn send_dirty(&mut self) -> bool {
+        let until = self.now + SEND_TIME;
+        while self.fill_chunk() {
+            self.send_chunk();
+            self.now = sys::now();
+            if self.now >= until {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// False: nothing is due.
+    fn fill_chunk(&mut self) -> bool {
+        self.chunk.clear();
+        self.ring.clear_chunk();
+        while self.ring.has_room() {
+            let Some(conn) = self.core.next_dirty() else { break };
+            let filled = self.core.fill(conn, self.ring.scratch());
+            if filled.bytes == 0 && filled.body.is_none() {
+                self.core.sent(self.now, conn, 0, false);
+                continue;
+            }
+            let socket = self.sockets.get(conn).expect("the core sends only to connections that it has");
+            self.ring.send(socket.target(conn), filled.bytes, filled.body);
+            self.chunk.push(conn);
+        }
+        !self.chunk.is_empty()
+    }
+
+    fn send_chunk(&mut self) {
+        self.ring.submit_chunk();
+        for (slot, &conn) in self.chunk.iter().enumerate() {
+            match self.ring.outcome(slot) {
+                Sent::All(bytes) => self.core.sent(self.now, conn, bytes, false),
+                Sent::Part(bytes) => {
+                    self.core.sent(self.now, conn, bytes, true);
+                    let socket = self.sockets.get(conn).expect("it was just sent to");
+                    socket.is_waiting = true;
+                    self.ring.writable(socket.target(conn), conn);
+                }
+                Sent::Failed(_) => {
+                    self.core.sent(self.now, conn, 0, true);
+                    self.broken.push(conn);
+                }
+            }
+        }
+        // The core is told about the whole chunk before anything is done, so that no connection goes between its
+        // `fill` and its `sent`.
+        self.settle();
+        while let Some(conn) = self.broken.pop() {
+            self.lose(conn, Loss::Error);
+        }
+    }
+
+    fn submit_or_wait(&mut self, is_rest: bool) {
+        let is_busy = is_rest || self.ring.has_next() || self.is_drained;
+        if is_busy || self.port.as_ref().is_some_and(|port| !port.may_sleep()) {
+            return self.ring.submit();
+        }
+        let deadlines = [self.core.next_deadline(), self.next_closing(), self.accepting.again()];
+        let limit = deadlines.iter().flatten().min().map(|when| when.0.saturating_sub(self.now.0));
+        self.ring.wait(limit.map(Duration::from_nanos));
+        if let Some(port) = &self.port {
+            port.awake();
+        }
+    }
+
+    fn arm_bell(&mut self) {
+        if let Some(port) = &self.port {
+            port.silence();
+            self.ring.bell(port.bell().as_raw_fd());
+        }
+    }
+
+    fn log(&mut self, line: LogLine) {
+        match &mut self.port {
+            Some(port) => self.core.counters().log_lost += u64::from(!port.log(line)),
+            None => match line.level {
+                Level::Error => tracing::error!("{}", line.text),
+                Level::Warn => tracing::warn!("{}", line.text),
+                Level::Info => tracing::info!("{}", line.text),
+                Level::Debug => tracing::debug!("{}", line.text),
+            },
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! How connections begin: accepting, and what happens when there is no descriptor or memory for another one.
+
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use super::Driver;
+use super::listen::Listener;
+use crate::shard::step::{Input, Instant, Level, LogLine};
+
+/// How long accepting pauses for want of descriptors or memory, unless a connection closes sooner.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The listeners of a core.
+#[derive(Debug)]
+pub(super) struct Accepting {
+    listeners: Vec<Listener>,
+    /// By listener: true exactly when an accept is in flight.
+    armed: Vec<bool>,
+    /// When to try again, during a pause.
+    again: Option<Instant>,
+    /// A shortage was logged and has not ended yet.
+    is_short: bool,
+}
+
+impl Accepting {
+    pub(super) fn new(listeners: Vec<Listener>) -> Accepting {
+        let armed = vec![false; listeners.len()];
+        Accepting { listeners, armed, again: None, is_short: false }
+    }
+
+    pub(super) fn again(&self) -> Option<Instant> {
+        self.again
+    }
+}
+
+impl Driver {
+    /// Arms the accept of every listener that has none in flight.
+    pub(super) fn arm_accepts(&mut self) {
+        self.accepting.again = None;
+        for (index, armed) in self.accepting.armed.iter_mut().enumerate() {
+            if !std::mem::replace(armed, true) {
+                self.ring.accept(index as u32, self.accepting.listeners[index].descriptor());
+            }
+        }
+    }
+
+    /// Ends a pause whose time has come.
+    pub(super) fn accept_again(&mut self) {
+        if self.accepting.again.is_some_and(|when| when <= self.now) {
+            self.arm_accepts();
+        }
+    }
+
+    /// Ends a pause because a connection was closed, which may have been what was missing.
+    pub(super) fn accept_after_close(&mut self) {
+        if self.accepting.again.is_some() {
+            self.arm_accepts();
+        }
+    }
+
+    pub(super) fn on_accepted(&mut self, listener: u32, socket: OwnedFd, armed: bool) {
+        self.accepting.is_short = false;
+        self.accepting.armed[listener as usize] = armed;
+        if !armed {
+            self.arm_accepts();
+        }
+        let peer = self.accepting.listeners[listener as usize].peer_of(&socket);
+        let conn = self.sockets.insert(socket);
+        self.step(Input::Opened { conn, peer });
+        self.keep_receiving(conn);
+    }
+
+    pub(super) fn on_accept_failed(&mut self, listener: u32, errno: i32) {
+        self.accepting.armed[listener as usize] = false;
+        match errno {
+            // The connection went before it was accepted; others wait.
+            libc::ECONNABORTED | libc::EPROTO | libc::EINTR | libc::ECANCELED => self.arm_accepts(),
+            _ => self.pause_accepting(errno),
+        }
+    }
+
+    fn pause_accepting(&mut self, errno: i32) {
+        self.accepting.again = Some(self.now + PAUSE);
+        self.core.counters().accept_pauses += 1;
+        if std::mem::replace(&mut self.accepting.is_short, true) {
+            return;
+        }
+        let remedy = match errno {
+            libc::EMFILE => "raise the limit of open files (`ulimit -n`, systemd: LimitNOFILE)",
+            libc::ENFILE => "raise the system's limit of open files (sysctl fs.file-max)",
+            _ => "give the machine or the container more memory",
+        };
+        let error = io::Error::from_raw_os_error(errno);
+        self.log(LogLine {
+            level: Level::Error,
+            text: format!("no more connections can be accepted: {error}; open ones go on; {remedy}"),
+        });
+    }
+}

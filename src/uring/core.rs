@@ -1,0 +1,64 @@
+//! The state machine behind a driver. Both speak the seam of [`step`](crate::shard::step).
+
+#![forbid(unsafe_code)]
+
+use crate::echo::Echo;
+use crate::metrics::Counters;
+use crate::shard::step::{ConnId, Filled, Input, Instant, Output};
+
+/// What a driver drives. There are two, so this is an enum and a match.
+#[derive(Debug)]
+pub enum Core {
+    /// `seqcast echo`
+    Echo(Box<Echo>),
+}
+
+macro_rules! forward {
+    ($self:ident, $core:ident => $call:expr) => {
+        match $self {
+            Core::Echo($core) => $call,
+        }
+    };
+}
+
+impl Core {
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: Input<'_>) {
+        forward!(self, core => core.handle(now, input))
+    }
+
+    /// The next thing to do; to be emptied after every input and every `sent`.
+    pub fn poll(&mut self) -> Option<Output> {
+        forward!(self, core => core.poll())
+    }
+
+    /// When a [`Input::Tick`] is due at the latest.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        forward!(self, core => core.next_deadline())
+    }
+
+    /// A connection with something to send; it leaves the list.
+    pub fn next_dirty(&mut self) -> Option<ConnId> {
+        forward!(self, core => core.next_dirty())
+    }
+
+    /// Whether sends should be made before more input is taken.
+    pub fn wants_flush(&self) -> bool {
+        forward!(self, core => core.wants_flush())
+    }
+
+    /// Lays out the next bytes of a connection.
+    pub fn fill(&mut self, conn: ConnId, buf: &mut [u8]) -> Filled {
+        forward!(self, core => core.fill(conn, buf))
+    }
+
+    /// Follows every `fill`: bytes that the kernel took, and whether it would not take all.
+    pub fn sent(&mut self, now: Instant, conn: ConnId, written: usize, refused: bool) {
+        forward!(self, core => core.sent(now, conn, written, refused))
+    }
+
+    /// For what the driver counts itself.
+    pub fn counters(&mut self) -> &mut Counters {
+        forward!(self, core => core.counters())
+    }
+}
