@@ -5,6 +5,7 @@
 
 mod check;
 mod doctor;
+mod echo;
 mod host;
 mod http;
 mod publish;
@@ -43,6 +44,8 @@ enum Command {
     Sub(subscribe::SubArgs),
     /// Ask the handler of an event and print its answer
     Request(subscribe::RequestArgs),
+    /// Run a plain WebSocket echo server, for conformance suites and comparisons
+    Echo(echo::EchoArgs),
 }
 
 /// Why a command failed: one line.
@@ -68,6 +71,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Pub(args) => publish::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Sub(args) => subscribe::sub(&args).map(|()| ExitCode::SUCCESS),
         Command::Request(args) => subscribe::request(&args).map(|()| ExitCode::SUCCESS),
+        Command::Echo(args) => echo::run(&args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|Failure(text)| {
         complain(&text);

@@ -23,7 +23,7 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug)]
 pub struct ListenError {
     /// The address as configured.
-    pub address: String,
+    pub address: Listen,
     /// What the system said.
     pub error: io::Error,
 }
@@ -67,13 +67,7 @@ impl Listener {
             Listen::Tcp(tcp) => bind_tcp(*tcp, cores, low_water),
             Listen::Unix(path) => bind_unix(path, cores),
         };
-        bound.map_err(|error| {
-            let address = match address {
-                Listen::Tcp(tcp) => tcp.to_string(),
-                Listen::Unix(path) => format!("unix:{}", path.display()),
-            };
-            ListenError { address, error }
-        })
+        bound.map_err(|error| ListenError { address: address.clone(), error })
     }
 
     /// The address, with the port that was found for port 0.
