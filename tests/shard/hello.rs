@@ -1,0 +1,209 @@
+//! Positions: hello, resume, parking, numbering.
+
+use crate::rig::{Rig, Seen, config, events};
+use Seen::Resumed;
+
+#[test]
+fn events_are_numbered_from_one_and_replayed_on_demand() {
+    let mut rig = Rig::new(config());
+    let c = rig.connect("any");
+    rig.hello(c, 0);
+    rig.subscribe(c, "t");
+    rig.publish("t", 1..=3);
+    assert_eq!(rig.seen(c), events(1..=3, 1..=3));
+    rig.resume(c, 1);
+    let mut want = events(2..=3, 2..=3);
+    want.push(Resumed(true, 2));
+    assert_eq!(rig.seen(c), want);
+    rig.resume(c, 3);
+    rig.resume(c, 50);
+    assert_eq!(rig.seen(c), [Resumed(true, 0), Resumed(true, 0)]);
+    rig.publish("t", 4..=4);
+    assert_eq!(rig.seen(c), events(4..=4, 4..=4));
+}
+
+#[test]
+fn a_parked_session_records_and_answers_behind_the_events() {
+    let mut rig = Rig::new(config());
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 0);
+    rig.subscribe(a, "t");
+    rig.publish("t", 1..=3);
+    rig.seen(a);
+    rig.lose(a, 0);
+    rig.publish("t", 4..=5);
+    let b = rig.connect("tok-u1");
+    rig.publish("t", 6..=6);
+    assert_eq!(rig.seen(b), []);
+    rig.hello(b, 2);
+    let mut want = events(3..=6, 3..=6);
+    want.push(Resumed(true, 3));
+    assert_eq!(rig.seen(b), want);
+    rig.publish("t", 7..=7);
+    assert_eq!(rig.seen(b), events(7..=7, 7..=7));
+}
+
+#[test]
+fn more_than_the_history_missed_is_declared() {
+    let mut config = config();
+    config.resume.history_size = 4;
+    let mut rig = Rig::new(config);
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 0);
+    rig.subscribe(a, "t");
+    rig.publish("t", 1..=3);
+    rig.lose(a, 0);
+    rig.publish("t", 4..=8);
+    let b = rig.connect("tok-u1");
+    rig.hello(b, 3);
+    let mut want = events(5..=8, 5..=8);
+    want.push(Resumed(false, 0));
+    assert_eq!(rig.seen(b), want);
+    rig.resume(b, 3);
+    assert_eq!(rig.seen(b), [Resumed(false, 0)]);
+}
+
+#[test]
+fn a_new_process_begins_at_one_unless_nothing_ever_reached_the_old_one() {
+    let mut rig = Rig::new(config());
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 0);
+    rig.subscribe(a, "t");
+    rig.lose(a, 0);
+    rig.publish("t", 1..=2);
+    let b = rig.connect("tok-u1");
+    rig.hello(b, 0);
+    rig.publish("t", 3..=3);
+    assert_eq!(rig.seen(b), events(1..=3, 1..=3));
+    rig.lose(b, 0);
+    rig.publish("t", 4..=4);
+    let c = rig.connect("tok-u1");
+    rig.hello(c, 0);
+    rig.publish("t", 5..=5);
+    rig.subscribe(c, "t");
+    rig.publish("t", 6..=6);
+    assert_eq!(rig.seen(c), events(1..=1, 6..=6));
+    assert_eq!(rig.shard.counters().sessions_restarted, 1);
+}
+
+#[test]
+fn unacknowledged_events_are_sent_again_to_a_client_that_has_nothing() {
+    let mut rig = Rig::new(config());
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 0);
+    rig.subscribe(a, "t");
+    rig.publish("t", 1..=2);
+    rig.lose(a, u32::MAX);
+    let b = rig.connect("tok-u1");
+    rig.hello(b, 0);
+    assert_eq!(rig.seen(b), events(1..=2, 1..=2));
+}
+
+#[test]
+fn a_position_without_history_moves_the_numbering() {
+    let mut rig = Rig::new(config());
+    let c = rig.connect("any");
+    rig.subscribe(c, "t");
+    rig.hello(c, 41);
+    rig.publish("t", 1..=1);
+    assert_eq!(rig.seen(c), [Resumed(false, 0), Seen::Event(42, 1)]);
+}
+
+#[test]
+fn a_late_hello_gets_again_what_its_gate_threw_away() {
+    let mut rig = Rig::new(config());
+    let c = rig.connect("any");
+    rig.subscribe(c, "t");
+    rig.publish("t", 1..=2);
+    assert_eq!(rig.seen(c), events(1..=2, 1..=2));
+    rig.hello(c, 10);
+    let mut want = vec![Resumed(false, 0)];
+    want.extend(events(11..=12, 1..=2));
+    assert_eq!(rig.seen(c), want);
+    rig.publish("t", 3..=3);
+    assert_eq!(rig.seen(c), events(13..=13, 3..=3));
+}
+
+#[test]
+fn a_late_hello_with_a_smaller_position_is_told_so() {
+    let mut rig = Rig::new(config());
+    let c = rig.connect("any");
+    rig.subscribe(c, "t");
+    rig.publish("t", 1..=5);
+    rig.seen(c);
+    rig.hello(c, 2);
+    rig.publish("t", 6..=6);
+    assert_eq!(rig.seen(c), [Resumed(false, 0), Seen::Event(6, 6)]);
+}
+
+#[test]
+fn a_client_ahead_of_its_session_is_followed() {
+    let mut rig = Rig::new(config());
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 0);
+    rig.subscribe(a, "t");
+    rig.publish("t", 1..=3);
+    rig.lose(a, 0);
+    rig.publish("t", 4..=4);
+    let b = rig.connect("tok-u1");
+    rig.hello(b, 500);
+    rig.publish("t", 5..=5);
+    assert_eq!(rig.seen(b), [Resumed(false, 0), Seen::Event(501, 4), Seen::Event(502, 5)]);
+}
+
+#[test]
+fn events_wait_for_a_hello_only_so_long() {
+    let mut rig = Rig::new(config());
+    let c = rig.connect("any");
+    let id = match rig.ask(seqcast::shard::step::Ask::Clients { after: None, limit: 9 }) {
+        seqcast::shard::step::Answer::Clients { rows, .. } => rows[0].id.clone(),
+        other => panic!("{other:?}"),
+    };
+    rig.ask(seqcast::shard::step::Ask::Member {
+        id,
+        kind: seqcast::shard::step::RoomKind::Topic,
+        room: "t".into(),
+        on: true,
+    });
+    rig.publish("t", 1..=1);
+    rig.pass(999);
+    assert_eq!(rig.seen(c), []);
+    rig.pass(2);
+    assert_eq!(rig.seen(c), events(1..=1, 1..=1));
+}
+
+#[test]
+fn a_parked_session_ends_with_its_time() {
+    let mut rig = Rig::new(config());
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 0);
+    rig.subscribe(a, "t");
+    rig.publish("t", 1..=3);
+    rig.lose(a, 0);
+    rig.pass(60_001);
+    assert_eq!((rig.shard.counters().parked_expired, rig.shard.store_slots()), (1, 0));
+    let b = rig.connect("tok-u1");
+    rig.hello(b, 3);
+    assert_eq!(rig.seen(b), [Resumed(false, 0)]);
+}
+
+#[test]
+fn an_idle_history_is_freed_and_its_loss_declared() {
+    let mut rig = Rig::new(config());
+    let c = rig.connect("any");
+    rig.hello(c, 0);
+    rig.subscribe(c, "t");
+    rig.publish("t", 1..=3);
+    rig.seen(c);
+    for _ in 0..3 {
+        rig.pass(30_000);
+        rig.control(c, |e| e.ping(1));
+    }
+    rig.seen(c);
+    assert_eq!(rig.shard.store_slots(), 0);
+    rig.resume(c, 3);
+    rig.resume(c, 1);
+    assert_eq!(rig.seen(c), [Resumed(true, 0), Resumed(false, 0)]);
+    rig.publish("t", 4..=4);
+    assert_eq!(rig.seen(c), events(4..=4, 4..=4));
+}

@@ -1,0 +1,8 @@
+//! Stories of one core, told to the shard without sockets, and what its clients see.
+
+#![allow(clippy::unwrap_used)]
+
+mod hello;
+mod policy;
+mod rig;
+mod rooms;
