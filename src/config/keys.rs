@@ -1,4 +1,4 @@
-//! Every key that can be set: section, name, range, place. One table drives reading, suggestions, `check` and reload.
+//! Every key that can be set: section, name, range, place. One table drives reading, suggestions, `check`, reload.
 
 use std::time::Duration;
 
@@ -64,6 +64,9 @@ const TIB: u64 = 1 << 40;
 /// Most events of a ring, and of a queue.
 const MOST_EVENTS: u32 = 1 << 20;
 
+/// Least time between two sends; more than a second would be a polling interval.
+const COALESCE: Span = Span { off: true, least: Duration::from_micros(1), most: Duration::from_secs(1) };
+
 const fn time(least_ms: u64, most_s: u64) -> Span {
     Span { off: false, least: Duration::from_millis(least_ms), most: Duration::from_secs(most_s) }
 }
@@ -96,9 +99,7 @@ keys! {
         idle_timeout: |c| Slot::Time(&mut c.server.idle_timeout, time(100, 86_400));
         ping_interval: |c| Slot::Time(&mut c.server.ping_interval, or_off(time(100, 86_400)));
         unsent_low_water: |c| Slot::Bytes32(&mut c.server.unsent_low_water, 1024..=1 << 30);
-        coalesce: |c| {
-            Slot::Time(&mut c.server.coalesce, Span { least: Duration::from_micros(1), ..or_off(time(1, 1)) })
-        };
+        coalesce: |c| Slot::Time(&mut c.server.coalesce, COALESCE);
         drain_timeout: |c| Slot::Time(&mut c.server.drain_timeout, or_off(time(1, 3_600)));
     }
     admin {
@@ -141,7 +142,7 @@ keys! {
         parked_bytes: |c| Slot::Bytes(&mut c.resume.parked_bytes, 0..=TIB);
     }
     state {
-        file: |c| Slot::Text(&mut c.state.file, any_path);
+        file: |c| Slot::Text(&mut c.state.file, no_path_yet);
     }
     trace {
         capacity: |c| Slot::Count(&mut c.trace.capacity, 0..=MOST_EVENTS);
@@ -157,6 +158,14 @@ fn any_path(text: &str) -> Result<(), Fault> {
     match text.contains('\0') {
         true => Err((format!("{} is no path", quoted(text)), "leave the zero byte out".into())),
         false => Ok(()),
+    }
+}
+
+/// State that survives a restart: better refused than silently not kept.
+fn no_path_yet(text: &str) -> Result<(), Fault> {
+    match text {
+        "" => Ok(()),
+        _ => Err(("keeping state in a file is not available in this build".into(), "write \"\"".into())),
     }
 }
 

@@ -18,7 +18,7 @@ mod value;
 pub use identity::is_anonymous_id;
 pub use load::{ConfigError, Flags, Loaded, Source, environment, load};
 pub use memory::{MemoryTerm, memory_sum};
-pub use show::{Changes, Line};
+pub use show::{Changes, KeyInfo, Line, reference};
 pub use validate::clamp_connections;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! A loaded configuration as text, line by line, and what changed between two.
 
-use super::keys::{EVENT_SECTIONS, KEYS, SECTIONS, of_section};
+use super::keys::{EVENT_SECTIONS, KEYS, Key, SECTIONS, of_section};
 use super::secret::Secrets;
 use super::slot::bare;
 use super::{Config, Loaded, Source};
@@ -23,6 +23,31 @@ pub struct Changes {
     pub reloadable: Vec<String>,
     /// These need a restart.
     pub restart: Vec<String>,
+}
+
+/// One key, as docs/OPERATING.md lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyInfo {
+    /// `section.key`
+    pub key: String,
+    /// What it takes, with the range.
+    pub takes: String,
+    /// The default as TOML.
+    pub default: String,
+    /// A running server takes a new value on SIGHUP.
+    pub reloads: bool,
+}
+
+/// Every key but the event names of `[inbound]` and `[rpc]`, in the order of the file.
+pub fn reference() -> Vec<KeyInfo> {
+    let mut defaults = Config::default();
+    let info = |key: &Key| KeyInfo {
+        key: key.path(),
+        takes: (key.slot)(&mut defaults).takes(),
+        default: (key.slot)(&mut defaults).show(Secrets::Plain),
+        reloads: key.reloads(),
+    };
+    KEYS.iter().map(info).collect()
 }
 
 impl Loaded {

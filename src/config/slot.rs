@@ -82,7 +82,7 @@ impl Slot<'_> {
             Slot::Count(place, range) => *place = read_count(raw, range)?,
             Slot::Bytes(place, range) => *place = read_bytes(raw, range)?,
             Slot::Bytes32(place, range) => {
-                let bytes = read_bytes(raw, u64::from(*range.start())..=u64::from(*range.end()))?;
+                let bytes = read_bytes(raw, widened(&range))?;
                 *place = u32::try_from(bytes).expect("the range ends within 32 bits");
             }
             Slot::Time(place, span) => *place = read_time(raw, &span)?,
@@ -138,10 +138,50 @@ impl Slot<'_> {
         }
     }
 
+    /// What the key takes, for errors and for the reference.
+    pub fn takes(&self) -> String {
+        match self {
+            Slot::Bool(_) => "true or false".into(),
+            Slot::Count(_, range) => takes_count(range),
+            Slot::Bytes(_, range) => takes_size(range),
+            Slot::Bytes32(_, range) => takes_size(&widened(range)),
+            Slot::Time(_, span) => takes_time(span),
+            Slot::Text(..) => "a string".into(),
+            Slot::Secret(_) => "a token".into(),
+            Slot::Origins(_) => "a list of origins".into(),
+            Slot::Listens(_) => "a list of addresses".into(),
+            Slot::OptionalListen(_) => "an address, or \"\" for none".into(),
+            Slot::Cores(_) => "\"auto\", a number, or a list of processors".into(),
+            Slot::Word(value) => {
+                value.names().iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(" or ")
+            }
+            Slot::Rate(_) => "a table".into(),
+            Slot::Identities(_) => "tables".into(),
+        }
+    }
+
     /// True for a value that is never shown.
     pub fn is_secret(&self) -> bool {
         matches!(self, Slot::Secret(_))
     }
+}
+
+fn widened(range: &RangeInclusive<u32>) -> RangeInclusive<u64> {
+    u64::from(*range.start())..=u64::from(*range.end())
+}
+
+fn takes_count(range: &RangeInclusive<u32>) -> String {
+    format!("a whole number from {} to {}", range.start(), range.end())
+}
+
+fn takes_size(range: &RangeInclusive<u64>) -> String {
+    format!("a size from {} to {}", value::show_size(*range.start()), value::show_size(*range.end()))
+}
+
+fn takes_time(span: &Span) -> String {
+    let off = if span.off { ", or \"0\" for none" } else { "" };
+    let (least, most) = (value::show_duration(span.least), value::show_duration(span.most));
+    format!("a duration from \"{least}\" to \"{most}\"{off}")
 }
 
 fn show_listen(listen: &Listen) -> String {
@@ -168,7 +208,7 @@ fn read_text<'a>(raw: &Raw<'a>) -> Result<&'a str, Wrong> {
 }
 
 fn read_count(raw: &Raw<'_>, range: RangeInclusive<u32>) -> Result<u32, Wrong> {
-    let expected = format!("a whole number from {} to {}", range.start(), range.end());
+    let expected = takes_count(&range);
     let number = raw.integer(&expected)?;
     let fits = u32::try_from(number).ok().filter(|n| range.contains(n));
     fits.ok_or_else(|| raw.wrong(format!("{number} is out of range"), format!("write {expected}")))
@@ -186,8 +226,7 @@ fn read_bytes(raw: &Raw<'_>, range: RangeInclusive<u64>) -> Result<u64, Wrong> {
     if range.contains(&number) {
         return Ok(number);
     }
-    let (least, most) = (value::show_size(*range.start()), value::show_size(*range.end()));
-    Err(raw.wrong(format!("{} is out of range", raw.shown()), format!("write a size from {least} to {most}")))
+    Err(raw.wrong(format!("{} is out of range", raw.shown()), format!("write {}", takes_size(&range))))
 }
 
 fn read_time(raw: &Raw<'_>, span: &Span) -> Result<Duration, Wrong> {
@@ -203,10 +242,7 @@ fn read_time(raw: &Raw<'_>, span: &Span) -> Result<Duration, Wrong> {
     if (span.off && time.is_zero()) || (span.least..=span.most).contains(&time) {
         return Ok(time);
     }
-    let off = if span.off { ", or \"0\" for off" } else { "" };
-    let (least, most) = (value::show_duration(span.least), value::show_duration(span.most));
-    let todo = format!("write a duration from \"{least}\" to \"{most}\"{off}");
-    Err(raw.wrong(format!("{} is out of range", raw.shown()), todo))
+    Err(raw.wrong(format!("{} is out of range", raw.shown()), format!("write {}", takes_time(span))))
 }
 
 fn read_listens(raw: &Raw<'_>) -> Result<Vec<Listen>, Wrong> {

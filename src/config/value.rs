@@ -183,7 +183,7 @@ pub(super) fn parse_size(text: &str) -> Result<u64, Fault> {
 
 /// A size as TOML: with a unit where one divides it.
 pub(super) fn show_size(bytes: u64) -> String {
-    match SIZE_UNITS.iter().find(|(_, unit)| bytes >= *unit && bytes % unit == 0) {
+    match SIZE_UNITS.iter().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
         Some((name, unit)) => format!("\"{}{name}\"", bytes / unit),
         None => bytes.to_string(),
     }
