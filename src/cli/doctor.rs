@@ -1,78 +1,58 @@
 //! `seqcast doctor`: whether the server can run here, one line a finding with its fix.
 
+use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use seqcast::config::{Config, Listen, Loaded, memory_sum};
+use seqcast::uring::{self, Finding, Grade};
 
 use super::{ConfigArgs, Failure, check, host, one_line, print};
 
-/// How bad a finding is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Grade {
-    /// As it should be.
-    Ok,
-    /// The server starts, with less than it could have.
-    Warn,
-    /// The server cannot start.
-    Fail,
+fn ok(text: impl Into<String>) -> Finding {
+    finding(Grade::Good, text, "")
 }
 
-/// One line.
-struct Finding {
-    grade: Grade,
-    /// What was looked at and found.
-    text: String,
-    /// What to do; empty when nothing is.
-    fix: String,
-}
-
-impl Finding {
-    fn new(grade: Grade, text: impl Into<String>, fix: impl Into<String>) -> Finding {
-        Finding { grade, text: text.into(), fix: fix.into() }
-    }
-
-    fn ok(text: impl Into<String>) -> Finding {
-        Finding::new(Grade::Ok, text, "")
-    }
+fn finding(grade: Grade, text: impl Into<String>, fix: impl Into<String>) -> Finding {
+    Finding { grade, text: text.into(), fix: fix.into() }
 }
 
 pub fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
-    let mut findings = Vec::new();
+    let mut findings = uring::findings();
     match args.load() {
-        Err(Failure(text)) => findings.push(Finding::new(Grade::Fail, text, "")),
+        Err(Failure(text)) => findings.push(finding(Grade::Bad, text, "")),
         Ok(loaded) => {
-            findings.push(Finding::ok("the configuration can be used"));
+            findings.push(ok("the configuration can be used"));
             findings.extend(of_configuration(&loaded)?);
         }
     }
     let line = |f: &Finding| {
         let grade = match f.grade {
-            Grade::Ok => "ok  ",
-            Grade::Warn => "warn",
-            Grade::Fail => "fail",
+            Grade::Good => "ok  ",
+            Grade::Poor => "warn",
+            Grade::Bad => "fail",
         };
         let fix = if f.fix.is_empty() { String::new() } else { format!("; {}", f.fix) };
         format!("{grade} {}\n", one_line(&format!("{}{fix}", f.text)))
     };
     print(&findings.iter().map(line).collect::<String>())?;
-    let fails = findings.iter().any(|f| f.grade == Grade::Fail);
+    let fails = findings.iter().any(|f| f.grade == Grade::Bad);
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn of_configuration(loaded: &Loaded) -> Result<Vec<Finding>, Failure> {
     let (config, warnings) = check::fitted(loaded);
-    let mut findings: Vec<_> = warnings.into_iter().map(|w| Finding::new(Grade::Warn, w, "")).collect();
+    let mut findings: Vec<_> = warnings.into_iter().map(|w| finding(Grade::Poor, w, "")).collect();
     findings.push(match super::read_schema(&config.schema.file) {
-        Ok(schema) => Finding::ok(format!("schema: {} events", schema.len())),
-        Err(Failure(text)) => Finding::new(Grade::Fail, text, ""),
+        Ok(schema) => ok(format!("schema: {} events", schema.len())),
+        Err(Failure(text)) => finding(Grade::Bad, text, ""),
     });
     let processors = host::processors()?;
     match config.server.cores.resolve(&processors) {
-        Err(text) => findings.push(Finding::new(Grade::Fail, text, "")),
+        Err(text) => findings.push(finding(Grade::Bad, text, "")),
         Ok(cores) => {
-            findings.push(Finding::ok(format!("{} of {} processors run", cores.len(), processors.len())));
+            findings.push(ok(format!("{} of {} processors run", cores.len(), processors.len())));
             findings.extend(memory(&config, cores.len() as u64));
         }
     }
@@ -88,30 +68,35 @@ fn memory(config: &Config, cores: u64) -> Option<Finding> {
     let text =
         format!("memory: the limits allow {}, there are {} ({what})", check::size(total), check::size(limit));
     Some(match total > limit {
-        true => Finding::new(Grade::Warn, text, "lower the budgets that `seqcast check` lists"),
-        false => Finding::ok(text),
+        true => finding(Grade::Poor, text, "lower the budgets that `seqcast check` lists"),
+        false => ok(text),
     })
 }
 
 /// Whether an address can be listened on now.
 fn address(key: &str, listen: &Listen) -> Finding {
-    let taken = |why: String| {
-        let text = format!("{key}: cannot listen on {listen}: {why}");
-        Finding::new(Grade::Fail, text, "stop what listens there, or choose another address")
+    let refused = |error: &io::Error| {
+        let fix = match error.kind() {
+            ErrorKind::PermissionDenied => {
+                "give the process the right (CAP_NET_BIND_SERVICE for ports below 1024)"
+            }
+            ErrorKind::AddrNotAvailable => "this machine has no such address, choose another",
+            ErrorKind::NotFound => "make the folder",
+            _ => "stop what listens there, or choose another address",
+        };
+        finding(Grade::Bad, format!("{key}: cannot listen on {listen}: {error}"), fix)
     };
     match listen {
         Listen::Tcp(address) => match TcpListener::bind(address) {
-            Ok(_) => Finding::ok(format!("{key}: {listen} is free")),
-            Err(e) => taken(e.to_string()),
+            Ok(_) => ok(format!("{key}: {listen} is free")),
+            Err(e) => refused(&e),
         },
-        Listen::Unix(path) if UnixStream::connect(path).is_ok() => {
-            taken("another process listens there".into())
-        }
+        Listen::Unix(path) if UnixStream::connect(path).is_ok() => refused(&ErrorKind::AddrInUse.into()),
         Listen::Unix(path) => {
             let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(".".as_ref());
             match rustix::fs::access(folder, rustix::fs::Access::WRITE_OK) {
-                Ok(()) => Finding::ok(format!("{key}: {listen} is free")),
-                Err(e) => taken(format!("{}: {e}", folder.display())),
+                Ok(()) => ok(format!("{key}: {listen} is free")),
+                Err(e) => refused(&e.into()),
             }
         }
     }
