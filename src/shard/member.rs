@@ -418,7 +418,7 @@ impl Shard {
         }
     }
 
-    /// Ends waiting of the operator for a session: nothing to do, the answer finds it gone.
+    /// What present connections and the operator gave was given by earlier ones from now on.
     pub(super) fn age_rooms(&mut self, session: u32) {
         let rooms = &self.rooms;
         for joined in &mut self.sessions[session as usize].rooms {
@@ -427,7 +427,7 @@ impl Shard {
         }
     }
 
-    /// For tests and the simulator: the session of an id.
+    /// The id of a session in use.
     pub(super) fn session_id(&self, session: u32) -> SessionId {
         self.sessions[session as usize].id_at(session)
     }

@@ -7,7 +7,7 @@ use crate::wire::handshake::{self, Refusal, Request, Upgrade};
 use super::Shard;
 use super::admit::{Access, Denied};
 use super::session::{ClientId, Conn, NONE, Origin, Session, State, pause};
-use super::step::{ConnId, Output, RoomKind, SessionId, Transfer};
+use super::step::{ConnId, Output, RoomKind, Transfer};
 use super::timer::NEVER;
 use super::{NAMED_EXTENSION, outbox::Outbox};
 
@@ -301,7 +301,7 @@ impl Shard {
             return Some(*session);
         }
         let (core, named) = super::session::parse_anonymous_id(id)?;
-        let session = self.find_generation(SessionId { ..named })?;
+        let session = self.find_generation(named)?;
         let is_it = core == self.core
             && self.sessions[session as usize].id == ClientId::Anonymous
             && *self.client_id(session) == *id;
