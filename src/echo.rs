@@ -16,12 +16,14 @@ use crate::wire::handshake::{self, Refusal};
 
 /// Longest message, bytes.
 const MESSAGE_BYTES: u64 = 16 << 20;
+/// Most frames of one, so that conformance suites may cut large messages very small.
+const MESSAGE_FRAMES: u32 = 1 << 20;
 /// Bytes that wait for a connection past which nothing more is received from it, until half of them are gone.
 const UNSENT_BYTES: usize = 1 << 20;
 /// How long a handshake, or the sending of a close frame, may take.
 const PATIENCE: Duration = Duration::from_secs(CLOSE_SECONDS);
 
-const BOUNDS: Bounds = Bounds { message_bytes: MESSAGE_BYTES };
+const BOUNDS: Bounds = Bounds { message_bytes: MESSAGE_BYTES, message_frames: MESSAGE_FRAMES };
 
 /// All connections of one core.
 #[derive(Debug, Default)]

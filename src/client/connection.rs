@@ -140,7 +140,10 @@ impl Connection {
     }
 
     fn decode(&mut self) -> io::Result<Option<Received>> {
-        let bounds = Bounds { message_bytes: limits::CLIENT_MESSAGE_BYTES };
+        let bounds = Bounds {
+            message_bytes: limits::CLIENT_MESSAGE_BYTES,
+            message_frames: crate::limits::MESSAGE_FRAMES,
+        };
         while self.at < self.input.len() {
             let mut rest = &mut self.input[self.at..];
             let item = self.decoder.next(&mut rest, &bounds);

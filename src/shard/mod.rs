@@ -174,7 +174,10 @@ impl Shard {
             seed: setup.seed,
             inbound: names().map(|name| config.inbound.get(name).cloned()).collect(),
             rpc: names().map(|name| config.rpc.contains_key(name)).collect(),
-            bounds: Bounds { message_bytes: config.server.max_message_size },
+            bounds: Bounds {
+                message_bytes: config.server.max_message_size,
+                message_frames: crate::limits::MESSAGE_FRAMES,
+            },
             budgets: Budgets {
                 topic: config.replay.history_bytes,
                 session: config.resume.history_bytes,

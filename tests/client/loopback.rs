@@ -69,7 +69,13 @@ impl Peer {
     fn hears(&mut self) -> String {
         loop {
             let mut rest = &mut self.bytes[..];
-            let item = self.decoder.next(&mut rest, &Bounds { message_bytes: 1 << 20 }).unwrap();
+            let item = self
+                .decoder
+                .next(
+                    &mut rest,
+                    &Bounds { message_bytes: 1 << 20, message_frames: seqcast::limits::MESSAGE_FRAMES },
+                )
+                .unwrap();
             let word = item.map(|item| match item {
                 Item::Message { text: false, payload } => word(payload),
                 Item::Ping(payload) => format!("PING {payload:?}"),

@@ -227,7 +227,7 @@ impl Rig {
         }
         let mut seen = VecDeque::new();
         let mut input = &mut bytes[..];
-        let bounds = Bounds { message_bytes: 1 << 24 };
+        let bounds = Bounds { message_bytes: 1 << 24, message_frames: seqcast::limits::MESSAGE_FRAMES };
         while let Some(item) = wire.decoder.next(&mut input, &bounds).expect("the server keeps the protocol")
         {
             match item {

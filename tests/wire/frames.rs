@@ -214,7 +214,7 @@ fn valid_text_in_fragments() {
 
 #[test]
 fn fragments_count_together() {
-    let bounds = Bounds { message_bytes: 1000 };
+    let bounds = Bounds { message_bytes: 1000, message_frames: seqcast::limits::MESSAGE_FRAMES };
     let mut stream = frame(BINARY, [0; 100]).more().bytes();
     for _ in 0..9 {
         stream.extend(frame(CONT, [0; 100]).more().bytes());

@@ -145,7 +145,7 @@ fn same_verdict_as_tungstenite() {
         } else {
             (Role::Client, protocol::Role::Client)
         };
-        let bounds = Bounds { message_bytes: LIMIT as u64 };
+        let bounds = Bounds { message_bytes: LIMIT as u64, message_frames: seqcast::limits::MESSAGE_FRAMES };
         let (got, violation) = read(Decoder::new(ours), &[&stream], &bounds);
         let verdict = violation.map(|v| v.code);
         assert_eq!((got, verdict), oracle(theirs, &stream), "seed {seed}: {stream:x?}");

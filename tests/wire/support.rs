@@ -2,7 +2,7 @@
 
 use seqcast::wire::frame::{Bounds, Decoder, Item, Violation};
 
-pub const BOUNDS: Bounds = Bounds { message_bytes: 65_536 };
+pub const BOUNDS: Bounds = Bounds { message_bytes: 65_536, message_frames: seqcast::limits::MESSAGE_FRAMES };
 
 /// A frame with every bit chosen; by default a whole masked one.
 #[derive(Clone)]

@@ -15,7 +15,7 @@ pub struct Decoder {
     /// Mask of the present frame, turned so that it fits the next byte.
     key: [u8; 4],
     /// Frames of the present data message; 0 = none has begun.
-    frames: u16,
+    frames: u32,
     partial: u8,
     /// Bytes at the end of a text message so far that may become a character.
     undecided: u8,
@@ -78,7 +78,6 @@ const TOO_MANY_FRAMES: Violation = Violation { code: 1008, reason: "message has 
 const HEADER_MAX: usize = 14;
 
 const _: () = assert!(size_of::<Decoder>() <= 48);
-const _: () = assert!(limits::MESSAGE_FRAMES < u16::MAX as u32);
 const _: () = assert!(limits::CONTROL_FRAME_BYTES < 126 && limits::CONTROL_FRAME_BYTES >= HEADER_MAX);
 
 impl Decoder {
@@ -209,7 +208,7 @@ impl Decoder {
         }
         let Some((payload, at)) = payload_len(bytes)? else { return Ok(None) };
         if opcode < CLOSE {
-            if u32::from(self.frames) >= limits::MESSAGE_FRAMES {
+            if self.frames >= bounds.message_frames {
                 return Err(TOO_MANY_FRAMES);
             }
             if (self.message_len() as u64).saturating_add(payload) > bounds.message_bytes {

@@ -38,6 +38,8 @@ pub enum Role {
 pub struct Bounds {
     /// Longest message, bytes after reassembly. More is close code 1009.
     pub message_bytes: u64,
+    /// Most frames of one message. More is close code 1008.
+    pub message_frames: u32,
 }
 
 /// What a decoder hands out. The bytes live until the decoder is called again.
