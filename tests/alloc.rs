@@ -1,0 +1,237 @@
+//! The steady state allocates nothing: a counting allocator around one shard with a thousand subscribers, driven as the
+//! driver drives it. Everything that may grow has grown before the counting begins.
+
+#![allow(unsafe_code)]
+
+use seqcast::config::{Config, InboundRule};
+use seqcast::schema::Schema;
+use seqcast::shard::admit::Admission;
+use seqcast::shard::step::{ConnId, Input, Instant, Output, Peer};
+use seqcast::shard::{Setup, Shard};
+use seqcast::wire::control::Encoder;
+use seqcast::wire::{envelope, frame};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SUBSCRIBERS: u32 = 1000;
+const EVENTS: u64 = 10_000;
+/// Events before the counting, more than any ring holds.
+const WARM_UP: u64 = 2_000;
+/// Events that arrive in one turn.
+const TURN: u64 = 16;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting what this thread takes.
+struct Counting;
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+}
+
+// SAFETY: every call is handed to the system's allocator with the arguments it came with; counting does not allocate,
+// because the counter is a constant-initialised cell of the thread.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::realloc`; the block came from this allocator, which is
+        // the system's.
+        unsafe { System.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`; the block came from the system's allocator.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// One shard and the little of a driver that it needs.
+struct Core {
+    shard: Shard,
+    now: Instant,
+    scratch: Vec<u8>,
+    /// A connection whose socket takes nothing.
+    stalled: Option<ConnId>,
+    /// Frames that left, less the handshake.
+    sent_bytes: u64,
+}
+
+impl Core {
+    fn new(config: Config) -> Core {
+        let schema = Schema::builtin();
+        let admission = Admission::new(&config.auth, config.limits.rate);
+        let setup = Setup {
+            core: 0,
+            cores: 1,
+            seed: 7,
+            config: Arc::new(config),
+            schema: Arc::new(schema),
+            admission: Arc::new(admission),
+            wall_ms: 0,
+        };
+        Core {
+            shard: Shard::new(setup),
+            now: Instant(0),
+            scratch: vec![0; 64 * 1024],
+            stalled: None,
+            sent_bytes: 0,
+        }
+    }
+
+    fn step(&mut self, input: Input<'_>) {
+        self.now = self.now + Duration::from_micros(10);
+        self.shard.handle(self.now, input);
+        self.outputs();
+    }
+
+    fn outputs(&mut self) {
+        while let Some(output) = self.shard.poll() {
+            match output {
+                Output::Established { .. } | Output::Pause { .. } | Output::Resume { .. } => {}
+                other => panic!("not expected here: {other:?}"),
+            }
+        }
+    }
+
+    /// The end of a turn: one send for each connection that has something.
+    fn flush(&mut self) {
+        while let Some(conn) = self.shard.next_dirty() {
+            let filled = self.shard.fill(conn, &mut self.scratch);
+            assert!(filled.body.is_none(), "small events are copied");
+            let refuses = self.stalled == Some(conn);
+            let written = if refuses { 0 } else { filled.bytes };
+            self.sent_bytes += written as u64;
+            self.shard.sent(self.now, conn, written, refuses);
+            self.outputs();
+        }
+    }
+
+    /// A client that is through the upgrade, has said hello and taken what it was sent.
+    fn client(&mut self, index: u32) -> ConnId {
+        let conn = ConnId { index, generation: 1 };
+        self.step(Input::Opened { conn, peer: Peer::Unix });
+        let mut request = b"GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            .to_vec();
+        self.step(Input::Received { conn, bytes: &mut request });
+        self.say(conn, |e| e.hello(&[], 0));
+        self.flush();
+        conn
+    }
+
+    fn say(&mut self, conn: ConnId, write: impl FnOnce(&mut Encoder) -> &[u8]) {
+        let mut encoder = Encoder::new();
+        let mut bytes = masked(write(&mut encoder));
+        self.step(Input::Received { conn, bytes: &mut bytes });
+    }
+}
+
+fn masked(message: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::push_masked_frame(&mut bytes, frame::BINARY, [3, 1, 4, 1], message);
+    bytes
+}
+
+/// A quote as a client sends it.
+fn quote() -> Vec<u8> {
+    let schema = Schema::builtin();
+    let event = schema.by_name("quote").expect("built in");
+    let data =
+        serde_json::json!({"symbol": "ACME", "bid": 9.5, "ask": 9.6, "bidSize": 7, "askSize": 8, "ts": 9});
+    let mut payload = Vec::new();
+    schema.encode_json(event, &data, &mut payload).expect("a quote");
+    let mut message = Vec::new();
+    envelope::encode(&mut message, schema.id(event), 0, 0);
+    message.extend_from_slice(&payload);
+    masked(&message)
+}
+
+/// Publishes by a client of the same core, a few events a turn.
+fn publish(core: &mut Core, publisher: ConnId, template: &[u8], buffer: &mut [u8], events: u64) {
+    for n in 0..events {
+        buffer.copy_from_slice(template);
+        core.step(Input::Received { conn: publisher, bytes: buffer });
+        if n % TURN == TURN - 1 || core.shard.wants_flush() {
+            core.flush();
+        }
+    }
+    core.flush();
+}
+
+/// Allocations in the steady state, with these settings and perhaps one reader that takes nothing.
+fn steady_state(set: impl FnOnce(&mut Config), stalled_reader: bool) -> u64 {
+    let mut config = Config::default();
+    config.inbound.insert("quote".to_owned(), InboundRule::Topic("t".to_owned()));
+    set(&mut config);
+    let mut core = Core::new(config);
+    let publisher = core.client(0);
+    for index in 1..=SUBSCRIBERS {
+        let conn = core.client(index);
+        core.say(conn, |e| e.subscribe("t"));
+        if stalled_reader && index == SUBSCRIBERS {
+            core.stalled = Some(conn);
+        }
+    }
+    core.flush();
+    let template = quote();
+    let mut buffer = template.clone();
+    publish(&mut core, publisher, &template, &mut buffer, WARM_UP);
+
+    let (allocations, sent) = (ALLOCATIONS.get(), core.sent_bytes);
+    publish(&mut core, publisher, &template, &mut buffer, EVENTS);
+    let allocations = ALLOCATIONS.get() - allocations;
+
+    let readers = u64::from(SUBSCRIBERS) - u64::from(stalled_reader);
+    let frame_bytes = (template.len() - 4) as u64;
+    assert_eq!(core.sent_bytes - sent, EVENTS * readers * frame_bytes, "every reader got every event");
+    if stalled_reader {
+        assert!(core.shard.counters().dropped_oldest > EVENTS / 2, "the stalled reader dropped nothing");
+    }
+    allocations
+}
+
+#[test]
+fn with_resume() {
+    assert_eq!(steady_state(|_| {}, false), 0);
+}
+
+#[test]
+fn with_resume_and_topic_history() {
+    assert_eq!(steady_state(|config| config.replay.history_size = 64, false), 0);
+}
+
+#[test]
+fn without_resume() {
+    assert_eq!(steady_state(|config| config.resume.enabled = false, false), 0);
+}
+
+#[test]
+fn with_a_reader_that_takes_nothing() {
+    assert_eq!(steady_state(|config| config.replay.history_size = 64, true), 0);
+}
+
+#[test]
+fn the_counter_counts() {
+    let before = ALLOCATIONS.get();
+    drop(std::hint::black_box(vec![1_u8; 100]));
+    assert_eq!(ALLOCATIONS.get() - before, 1);
+}
