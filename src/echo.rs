@@ -1,5 +1,5 @@
 //! A WebSocket echo server as a pure state machine: what a [`Shard`](crate::shard) is to the service, this is to
-//! `seqcast echo`. It speaks the same seam, so the driver and the wire layer can be tested and measured without the rest.
+//! `seqcast echo`. It speaks the same seam, so driver and wire layer can be tested and measured without the rest.
 
 #![forbid(unsafe_code)]
 

@@ -338,7 +338,8 @@ fn names_in_paths_are_opaque() {
 #[test]
 fn publishing_goes_to_the_cores_as_it_was_meant() {
     let rig = Rig::new(1, "", Ends::AtOnce, Arc::new(empty));
-    let data = json!({"symbol": "S", "bid": 1.5, "ask": 2, "bidSize": 3, "askSize": 4, "ts": 9_007_199_254_740_993_u64});
+    let ts = 9_007_199_254_740_993_u64;
+    let data = json!({"symbol": "S", "bid": 1.5, "ask": 2, "bidSize": 3, "askSize": 4, "ts": ts});
     let answer = rig.publish(&json!({"event": "quote", "data": data, "to": {"topic": "t"}}));
     assert_eq!((answer.status, answer.json()), (200, json!({"ok": true, "epoch": "e1", "topicSeq": 12})));
     let answer = rig.publish(&json!({"event": "quote", "data": data}));

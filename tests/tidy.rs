@@ -8,9 +8,9 @@ use source::{Source, files, is_word, words};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The layers, lowest first. A module may use those before it.
-const LAYERS: [&str; 12] = [
-    "limits", "config", "metrics", "wire", "schema", "shard", "mesh", "uring", "control", "client", "server",
-    "cli",
+const LAYERS: [&str; 13] = [
+    "limits", "config", "metrics", "wire", "schema", "shard", "echo", "mesh", "uring", "control", "client",
+    "server", "cli",
 ];
 /// What the client may use: it is a library of its own.
 const CLIENT_MAY_USE: [&str; 3] = ["limits", "wire", "schema"];

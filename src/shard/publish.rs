@@ -109,7 +109,7 @@ impl Shard {
             event,
             bytes: HEADER_BYTES + payload.len(),
             target: Some(target),
-            key,
+            key: format_args!("{key}"),
             payload,
         });
     }

@@ -235,14 +235,15 @@ impl Shard {
         self.counters.inbound += 1;
         let session = self.session_of(index);
         if self.config.trace.capacity > 0 {
-            let key = self.client_id(session);
+            let ts = self.wall(self.now);
+            let id = self.sessions[session as usize].shown_id(session, self.core, &self.id_key);
             self.trace.record(&Record {
-                ts: self.wall(self.now),
+                ts,
                 direction: Direction::Client,
                 event,
                 bytes: envelope::HEADER_BYTES + payload.len(),
                 target: None,
-                key: &key,
+                key: format_args!("{id}"),
                 payload,
             });
         }

@@ -199,6 +199,14 @@ impl Session {
         SessionId { index, generation: self.generation }
     }
 
+    /// Its id, where it stands at this place of the table of this core.
+    pub fn shown_id(&self, index: u32, core: CoreId, key: &ahash::RandomState) -> ShownId<'_> {
+        match &self.id {
+            ClientId::Pinned(id) => ShownId::Pinned(id),
+            ClientId::Anonymous => ShownId::anonymous(core, self.id_at(index), key),
+        }
+    }
+
     /// Has no connection.
     pub fn is_parked(&self) -> bool {
         self.conn == NONE
@@ -381,10 +389,39 @@ impl Conn {
     }
 }
 
-/// Text of an anonymous id: `a<core>-<24 hex digits>` made of its place, its generation and a keyed check.
-pub fn anonymous_id(core: CoreId, session: SessionId, key: &ahash::RandomState) -> String {
-    let check = key.hash_one((core, session.index, session.generation)) as u32;
-    format!("a{core}-{:08x}{:08x}{check:08x}", session.generation, session.index)
+/// The id of a session, to be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShownId<'a> {
+    /// As it was pinned.
+    Pinned(&'a str),
+    /// `a<core>-<24 hex digits>` made of its place, its generation and a keyed check.
+    Anonymous {
+        /// That made it.
+        core: CoreId,
+        /// That it names.
+        session: SessionId,
+        /// So that an id cannot be made up.
+        check: u32,
+    },
+}
+
+impl<'a> ShownId<'a> {
+    /// The id that this core gives to a session.
+    pub fn anonymous(core: CoreId, session: SessionId, key: &ahash::RandomState) -> ShownId<'a> {
+        let check = key.hash_one((core, session.index, session.generation)) as u32;
+        ShownId::Anonymous { core, session, check }
+    }
+}
+
+impl std::fmt::Display for ShownId<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ShownId::Pinned(id) => f.write_str(id),
+            ShownId::Anonymous { core, session, check } => {
+                write!(f, "a{core}-{:08x}{:08x}{check:08x}", session.generation, session.index)
+            }
+        }
+    }
 }
 
 /// The core and the session that an id of that form names; the check is not looked at.
@@ -406,7 +443,7 @@ mod tests {
     fn anonymous_ids_name_their_session() {
         let key = ahash::RandomState::with_seeds(1, 2, 3, 4);
         let session = SessionId { index: 70_000, generation: 5 };
-        let id = anonymous_id(3, session, &key);
+        let id = ShownId::anonymous(3, session, &key).to_string();
         assert_eq!(parse_anonymous_id(&id), Some((3, session)));
         for bad in [
             "",

@@ -1,5 +1,7 @@
 //! The event trace: the newest publishes and accepted client events, in a ring whose rows are reused.
 
+use std::fmt::Write as _;
+
 use super::step::{Direction, EventIndex, TracePage, TraceRow};
 use crate::schema::Schema;
 
@@ -17,7 +19,7 @@ pub struct Record<'a> {
     /// Kind of target; none for a client's event.
     pub target: Option<&'static str>,
     /// Topic, group, user, client or sender; "" = none.
-    pub key: &'a str,
+    pub key: std::fmt::Arguments<'a>,
     /// Payload, of which the configured number of bytes is kept.
     pub payload: &'a [u8],
 }
@@ -73,7 +75,7 @@ impl Trace {
         row.bytes = record.bytes as u64;
         row.target = record.target;
         row.key.clear();
-        row.key.push_str(record.key);
+        row.key.write_fmt(record.key).expect("a String takes every write");
         row.payload.clear();
         row.payload.extend_from_slice(&record.payload[..record.payload.len().min(self.capture)]);
     }

@@ -286,13 +286,7 @@ impl Shard {
 
     /// Text of a session's id.
     pub(super) fn client_id(&self, session: u32) -> Box<str> {
-        let found = &self.sessions[session as usize];
-        match &found.id {
-            ClientId::Pinned(id) => id.clone(),
-            ClientId::Anonymous => {
-                super::session::anonymous_id(self.core, found.id_at(session), &self.id_key).into()
-            }
-        }
+        self.sessions[session as usize].shown_id(session, self.core, &self.id_key).to_string().into()
     }
 
     /// The session of an id on this core, connected or parked.

@@ -195,7 +195,8 @@ impl Chunk {
         &mut self.arena[self.used..self.used + SEND_BYTES]
     }
 
-    /// Adds a send of the first `copied` bytes of [`scratch`](Self::scratch) and the body behind them; returns its slot.
+    /// Adds a send of the first `copied` bytes of [`scratch`](Self::scratch) and the body behind them; returns its
+    /// slot.
     pub fn add(&mut self, copied: usize, body: Option<Bytes>) -> usize {
         assert!(copied <= SEND_BYTES && self.has_room());
         assert!(copied > 0 || body.is_some(), "an empty send");

@@ -5,22 +5,22 @@
 //! 1. **Read the clock**, once. Everything in the turn happens at that time; only sends look again.
 //! 2. **Reap.** Every completion is taken out of the kernel's queue first, then each is acted on in order. Received
 //!    bytes go to the core where they lie, and the buffer goes straight back, because a kernel without buffers ends
-//!    receives. When the core says that what waits for someone should be sent first ([`Core::wants_flush`]), the rest of
-//!    the completions stays where it is until the next turn: input is taken no faster than output leaves.
+//!    receives. When the core says that what waits for someone should be sent first ([`Core::wants_flush`]), the rest
+//!    of the completions stays where it is until the next turn: input is taken no faster than output leaves.
 //! 3. **Commands** of the control thread, with a budget, so that a flood of them cannot starve the sockets.
 //! 4. **Timers**, after input: who has just been heard from is not idle.
 //! 5. **Sends**, after everything that makes work for them, so that one send takes along all that came together in this
 //!    turn: with 16 events in a send each costs a fourteenth. At most [`SEND_TIME`] of them; the rest stays on the
 //!    core's list for the next turn, and a wide topic does not make input wait.
 //! 6. **Ring the bell** of the control thread, once for all that was told to it.
-//! 7. **Wait**, only if nothing is left to do, at most until the next deadline. Every system call that submits also lets
-//!    the kernel do its deferred work, so that a turn without waiting still sees new completions in the next one.
+//! 7. **Wait**, only if nothing is left to do, at most until the next deadline. Every system call that submits also
+//!    lets the kernel do its deferred work, so that a turn without waiting still sees new completions in the next one.
 //!
 //! # A send
 //!
 //! A chunk of connections is filled into scratch, one send each is queued, and one system call makes them all. What the
 //! kernel took whole has no completion; what it did not is an exception, and the core is told at once how much is left.
-//! Nothing is copied for later: the connection waits for writability, and scratch is filled again from where it stopped.
+//! Nothing is copied for later: the connection waits for writability, and scratch is filled again from there.
 //! So there are never two sends in flight on one socket, and the kernel holds no memory of ours between turns.
 //!
 //! # Files
@@ -31,7 +31,7 @@
 //! | `accept.rs`, `close.rs` | how a connection begins and ends |
 //! | `sockets.rs` | the sockets and their operations in flight |
 //! | `core.rs` | the state machine behind the seam |
-//! | `ring.rs`, `buffers.rs`, `sys.rs` | operations, memory lent to the kernel, system calls: all `unsafe` of the crate |
+//! | `ring.rs`, `buffers.rs`, `sys.rs` | operations, memory lent to the kernel, system calls: all `unsafe` there is |
 //! | `listen.rs`, `start.rs` | addresses; whether io_uring can be had |
 //! | `echo.rs` | the driver around an echo server |
 

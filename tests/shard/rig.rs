@@ -185,7 +185,8 @@ impl Rig {
 
     pub fn publish_padded(&mut self, topic: &str, n: i64, pad: usize) {
         let event = self.schema.by_name("quote").expect("built in");
-        let data = serde_json::json!({"symbol": "x".repeat(pad), "bid": 1.0, "ask": 2.0, "bidSize": n, "askSize": 4, "ts": 5});
+        let symbol = "x".repeat(pad);
+        let data = serde_json::json!({"symbol": symbol, "bid": 1.0, "ask": 2.0, "bidSize": n, "askSize": 4, "ts": 5});
         let mut payload = Vec::new();
         self.schema.encode_json(event, &data, &mut payload).expect("a quote");
         let target = Target::Room(RoomKind::Topic, topic.into());
