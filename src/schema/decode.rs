@@ -55,11 +55,13 @@ fn decode_field(reader: &mut Reader<'_>, field: &Field, pos: usize) -> Result<Va
 
 fn decode_value(reader: &mut Reader<'_>, kind: &Kind, pos: usize) -> Result<Value, Malformed> {
     Ok(match kind {
-        Kind::Int | Kind::BigInt => reader.i64(pos)?.into(),
-        Kind::Double => Number::from_f64(reader.f64(pos)?).map_or(Value::Null, Value::Number),
-        Kind::Bool => reader.bool(pos)?.into(),
+        Kind::Int | Kind::BigInt => i64::from_le_bytes(reader.plain(pos)?).into(),
+        Kind::Double => {
+            Number::from_f64(f64::from_le_bytes(reader.plain(pos)?)).map_or(Value::Null, Value::Number)
+        }
+        Kind::Bool => (reader.plain(pos)? != [0]).into(),
         Kind::Enum(members) => {
-            let number = reader.i32(pos)?;
+            let number = i32::from_le_bytes(reader.plain(pos)?);
             let member = usize::try_from(number).ok().and_then(|i| members.get(i));
             (**member.unwrap_or(&members[0])).into()
         }

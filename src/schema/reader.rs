@@ -61,11 +61,13 @@ impl<'a> Reader<'a> {
     }
 
     /// The root table. The size prefix is advisory, the identifier optional: neither is looked at.
+    #[inline]
     pub(super) fn root(&mut self) -> Result<TableAt<'a>, Malformed> {
         self.table(OFFSET)
     }
 
     /// The table that the offset at `pos` points to.
+    #[inline]
     pub(super) fn table(&mut self, pos: usize) -> Result<TableAt<'a>, Malformed> {
         let pos = self.follow(pos)?;
         let invalid = Malformed::Vtable { at: pos };
@@ -84,6 +86,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Where the offset at `pos` points to.
+    #[inline]
     fn follow(&mut self, pos: usize) -> Result<usize, Malformed> {
         self.pay(OFFSET)?;
         let offset = self.u32(pos)?;
@@ -91,6 +94,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The vector that the offset at `pos` points to. Its elements are paid for as they are read or skipped.
+    #[inline]
     pub(super) fn vector(&mut self, pos: usize, element_bytes: usize) -> Result<VectorAt, Malformed> {
         let at = self.follow(pos)?;
         let len = self.u32(at)?;
@@ -105,6 +109,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Passes the elements of a vector by, at the price of reading them.
+    #[inline]
     pub(super) fn skip(&mut self, vector: VectorAt) -> Result<(), Malformed> {
         self.pay(vector.len * vector.element_bytes)
     }
@@ -120,46 +125,26 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(bytes).map_err(|_| Malformed::NotUtf8 { at: start })
     }
 
-    /// The integer at `pos`.
-    pub(super) fn i64(&mut self, pos: usize) -> Result<i64, Malformed> {
-        self.pay(8)?;
-        self.array(pos).map(i64::from_le_bytes)
+    /// N bytes at `pos` that are one value; any bits are.
+    #[inline]
+    pub(super) fn plain<const N: usize>(&mut self, pos: usize) -> Result<[u8; N], Malformed> {
+        self.pay(N)?;
+        self.array(pos)
     }
 
-    /// The number at `pos`.
-    pub(super) fn f64(&mut self, pos: usize) -> Result<f64, Malformed> {
-        self.pay(8)?;
-        self.array(pos).map(f64::from_le_bytes)
-    }
-
-    /// The position in an enumeration at `pos`.
-    pub(super) fn i32(&mut self, pos: usize) -> Result<i32, Malformed> {
-        self.pay(4)?;
-        self.array(pos).map(i32::from_le_bytes)
-    }
-
-    /// The flag at `pos`; any byte but 0 is true.
-    pub(super) fn bool(&mut self, pos: usize) -> Result<bool, Malformed> {
-        self.pay(1)?;
-        self.array(pos).map(|[b]| b != 0)
-    }
-
-    /// Bytes paid for so far.
-    #[cfg(test)]
-    pub(super) fn spent(&self) -> usize {
-        Reader::new(self.bytes).budget - self.budget
-    }
-
+    #[inline]
     fn u32(&self, pos: usize) -> Result<usize, Malformed> {
         // Lossless: usize has at least 32 bits where io_uring runs.
         self.array(pos).map(|b| u32::from_le_bytes(b) as usize)
     }
 
+    #[inline]
     fn u16(&self, pos: usize) -> Result<u16, Malformed> {
         self.array(pos).map(u16::from_le_bytes)
     }
 
     /// N bytes at `pos`, which is a multiple of N.
+    #[inline]
     fn array<const N: usize>(&self, pos: usize) -> Result<[u8; N], Malformed> {
         if !pos.is_multiple_of(N) {
             return Err(Malformed::Unaligned { at: pos });
@@ -168,11 +153,13 @@ impl<'a> Reader<'a> {
         rest.copied().ok_or(Malformed::OutOfRange { at: pos })
     }
 
+    #[inline]
     fn range(&self, pos: usize, len: usize) -> Result<&'a [u8], Malformed> {
         let end = pos.checked_add(len).ok_or(Malformed::OutOfRange { at: pos })?;
         self.bytes.get(pos..end).ok_or(Malformed::OutOfRange { at: pos })
     }
 
+    #[inline]
     fn pay(&mut self, bytes: usize) -> Result<(), Malformed> {
         self.budget = self.budget.checked_sub(bytes).ok_or(Malformed::TooCostly)?;
         Ok(())

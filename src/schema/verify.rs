@@ -20,13 +20,13 @@ fn verify_table(reader: &mut Reader<'_>, table: &Table, at: TableAt<'_>) -> Resu
     Ok(())
 }
 
+#[inline]
 fn verify_field(reader: &mut Reader<'_>, field: &Field, pos: usize) -> Result<(), Malformed> {
     match field.shape {
         Shape::Single => verify_value(reader, &field.kind, pos),
         Shape::Vector => {
             let vector = reader.vector(pos, field.kind.inline_bytes())?;
             match field.kind {
-                // A vector of plain values is good when it is inside the payload: any bits are a value.
                 Kind::Int | Kind::BigInt | Kind::Double | Kind::Bool | Kind::Enum(_) => reader.skip(vector),
                 Kind::Text | Kind::Table(_) => {
                     vector.positions().try_for_each(|pos| verify_value(reader, &field.kind, pos))
@@ -36,12 +36,13 @@ fn verify_field(reader: &mut Reader<'_>, field: &Field, pos: usize) -> Result<()
     }
 }
 
+#[inline]
 fn verify_value(reader: &mut Reader<'_>, kind: &Kind, pos: usize) -> Result<(), Malformed> {
     match kind {
-        Kind::Int | Kind::BigInt => reader.i64(pos).map(drop),
-        Kind::Double => reader.f64(pos).map(drop),
-        Kind::Bool => reader.bool(pos).map(drop),
-        Kind::Enum(_) => reader.i32(pos).map(drop),
+        // Any bits are a value.
+        Kind::Int | Kind::BigInt | Kind::Double => reader.plain::<8>(pos).map(drop),
+        Kind::Enum(_) => reader.plain::<4>(pos).map(drop),
+        Kind::Bool => reader.plain::<1>(pos).map(drop),
         Kind::Text => reader.text(pos).map(drop),
         Kind::Table(table) => {
             let at = reader.table(pos)?;
