@@ -132,6 +132,12 @@ impl<'a> Reader<'a> {
         self.array(pos)
     }
 
+    /// Bytes paid for so far.
+    #[cfg(test)]
+    pub(super) fn spent(&self) -> usize {
+        Reader::new(self.bytes).budget - self.budget
+    }
+
     #[inline]
     fn u32(&self, pos: usize) -> Result<usize, Malformed> {
         // Lossless: usize has at least 32 bits where io_uring runs.
