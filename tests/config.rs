@@ -270,6 +270,18 @@ fn errors_elsewhere_name_the_variable_or_the_flag() {
 }
 
 #[test]
+fn numbers_in_every_spelling_of_toml() {
+    let folder = Folder::new("numbers");
+    let text = "[backpressure]\nmax_queue = 1_000\nhigh_water_mark = 0x1_0000\n[trace]\ncapacity = 0b11\n\
+        [limits]\nrate = { messages_per_second = 1_000.5 }\n";
+    let config = folder.load(text).unwrap().config;
+    let read = (config.backpressure.max_queue, config.backpressure.high_water_mark, config.trace.capacity);
+    assert_eq!((read, config.limits.rate.messages_per_second), ((1000, 65_536, 3), 1000.5));
+    assert!(folder.error("[trace]\ncapacity = 99999999999999999999\n").contains("is out of range"));
+    assert!(folder.error("[trace]\ncapacity = 1.0\n").contains("1.0 is no whole number"));
+}
+
+#[test]
 fn zero_is_off_where_off_exists() {
     let folder = Folder::new("zero");
     let config =
@@ -450,7 +462,7 @@ fn what_check_prints_loads_as_it_was() {
     let folder = Folder::new("round");
     let text = concat!(
         "[server]\nlisten = [\"127.0.0.1:1\", \"unix:/a b\"]\ncores = \"3-3\"\ncoalesce = \"1500us\"\n",
-        "[inbound]\n\"chat.send\" = \"topic:a\\\"b\"\n[backpressure]\npolicy = \"disconnect\"\n",
+        "[inbound]\n\"chat.send\" = \"topic:a\\\"b\\n\"\n[backpressure]\npolicy = \"disconnect\"\n",
         "high_water_mark = 1000\n",
         "[limits]\nrate = { messages_per_second = 0.5, burst = 3, policy = \"close\" }\n[rpc]\nquote = \"echo\"\n",
     );

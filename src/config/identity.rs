@@ -4,8 +4,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::Identity;
 use super::secret::{self, Secrets};
-use super::slot::{bare, unknown_field};
-use super::value::{Raw, Wrong, quoted};
+use super::slot::unknown_field;
+use super::value::{Raw, Wrong, quoted, toml_key, toml_list, toml_string};
 
 /// True for a client id of the form that cores give to anonymous clients: `a`, the core's number, `-`, and 24
 /// lower-case hexadecimal digits. No configured id may have it.
@@ -128,8 +128,8 @@ fn json(raw: &Raw<'_>) -> Result<serde_json::Value, Wrong> {
 
 /// An identity as an inline table.
 pub(super) fn show(identity: &Identity, secrets: Secrets) -> String {
-    let string = |s: &String| toml::Value::from(s.as_str()).to_string();
-    let list = |l: &Vec<String>| format!("[{}]", l.iter().map(string).collect::<Vec<_>>().join(", "));
+    let string = |s: &String| toml_string(s);
+    let list = |l: &Vec<String>| toml_list(l.iter().map(string));
     let mut fields = vec![format!("token = {}", secrets.show(&identity.token))];
     fields.extend(identity.id.iter().map(|id| format!("id = {}", string(id))));
     fields.extend(identity.user.iter().map(|user| format!("user = {}", string(user))));
@@ -146,17 +146,15 @@ pub(super) fn show(identity: &Identity, secrets: Secrets) -> String {
 }
 
 fn show_object(map: &JsonObject) -> String {
-    let fields: Vec<_> = map.iter().map(|(k, v)| format!("{} = {}", bare(k), show_json(v))).collect();
+    let fields: Vec<_> = map.iter().map(|(k, v)| format!("{} = {}", toml_key(k), show_json(v))).collect();
     format!("{{ {} }}", fields.join(", "))
 }
 
 fn show_json(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Object(map) => show_object(map),
-        serde_json::Value::Array(items) => {
-            format!("[{}]", items.iter().map(show_json).collect::<Vec<_>>().join(", "))
-        }
-        serde_json::Value::String(s) => toml::Value::from(s.as_str()).to_string(),
+        serde_json::Value::Array(items) => toml_list(items.iter().map(show_json)),
+        serde_json::Value::String(s) => toml_string(s),
         other => other.to_string(),
     }
 }

@@ -9,8 +9,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::keys::{self, EVENT_SECTIONS, KEYS, Key, SECTIONS};
 use super::nearest::nearest;
-use super::slot::bare;
-use super::value::{Raw, Wrong, parse_inbound, parse_rpc};
+use super::slot::Slot;
+use super::value::{Raw, Wrong, parse_inbound, parse_rpc, toml_key, toml_list, toml_string};
 use super::{Config, secret, validate};
 
 /// Where a value came from.
@@ -135,6 +135,17 @@ const PREFIX: &str = "SEQCAST_";
 /// How a source writes a key.
 type Spelling = fn(&str, &str) -> String;
 
+/// One value that a source gives.
+struct Given<'a> {
+    section: &'a str,
+    name: &'a str,
+    /// Byte offset of the name in the source's text.
+    at: usize,
+    raw: Raw<'a>,
+    source: Source,
+    spelling: Spelling,
+}
+
 #[derive(Default)]
 struct Loader {
     config: Config,
@@ -158,7 +169,7 @@ impl Loader {
     }
 
     fn table(&mut self, table: &DeTable<'_>, source: &dyn Fn(usize) -> Source) -> Result<(), Wrong> {
-        let spelling: Spelling = |_, name| bare(name);
+        let spelling: Spelling = |_, name| toml_key(name);
         for (section, body) in in_order(table) {
             let (at, section) = (section.span().start, section.get_ref());
             let DeValue::Table(body) = body.get_ref() else { return Err(outside(section, at)) };
@@ -166,10 +177,10 @@ impl Loader {
                 return Err(unknown_section(section, at));
             }
             for (key, value) in in_order(body) {
-                let raw = Raw { value: value.get_ref(), at: value.span().start, literal: None };
                 let at = key.span().start;
-                self.set(section, key.get_ref(), &raw, source(at), spelling)
-                    .map_err(|wrong| if wrong.at == UNKNOWN { Wrong { at, ..wrong } } else { wrong })?;
+                let raw = Raw { value: value.get_ref(), at: value.span().start, literal: None };
+                let name = key.get_ref();
+                self.set(Given { section, name, at, raw, source: source(at), spelling })?;
             }
         }
         Ok(())
@@ -198,13 +209,14 @@ impl Loader {
         for (key, text) in &flags.set {
             let source = Source::Flag(format!("--set {key}"));
             let Some((section, name)) = key.split_once('.') else {
-                let wrong = Wrong::new(0, format!("{} names no key", bare(key)), "write SECTION.KEY=VALUE");
+                let wrong =
+                    Wrong::new(0, format!("{} names no key", toml_key(key)), "write SECTION.KEY=VALUE");
                 return Err(error(source, wrong));
             };
             self.set_text(section, name, text, source, dotted)?;
         }
         if !flags.listen.is_empty() {
-            let list = toml::Value::from(flags.listen.clone()).to_string();
+            let list = toml_list(flags.listen.iter().map(|l| toml_string(l)));
             self.set_text("server", "listen", &list, Source::Flag("--listen".into()), dotted)?;
         }
         if let Some(admin) = &flags.admin {
@@ -227,46 +239,36 @@ impl Loader {
     ) -> Result<(), ConfigError> {
         let value = DeValue::parse(text).map_or_else(|_| DeValue::String(text.into()), Spanned::into_inner);
         let raw = Raw { value: &value, at: 0, literal: Some(text) };
-        self.set(section, name, &raw, source.clone(), spelling).map_err(|wrong| error(source, wrong))
+        self.set(Given { section, name, at: 0, raw, source: source.clone(), spelling })
+            .map_err(|wrong| error(source, wrong))
     }
 
-    fn set(
-        &mut self,
-        section: &str,
-        name: &str,
-        raw: &Raw<'_>,
-        source: Source,
-        spelling: Spelling,
-    ) -> Result<(), Wrong> {
+    fn set(&mut self, given: Given<'_>) -> Result<(), Wrong> {
+        let Given { section, name, raw, .. } = given;
         if EVENT_SECTIONS.contains(&section) {
-            return self.set_event(section, name, raw, source);
+            return self.set_event(given);
         }
-        let by_file = || Some((name.strip_suffix("_file")?, true));
-        let found = |(name, by_file)| Some((keys::find(section, name)?, by_file));
-        let secret = |(key, _): &(&Key, bool)| (key.slot)(&mut Config::default()).is_secret();
-        let (key, by_file) = found((name, false))
-            .or_else(|| by_file().and_then(found).filter(secret))
-            .ok_or_else(|| unknown_key(section, name, spelling))?;
+        let (key, by_file) = find(section, name).ok_or_else(|| unknown_key(&given))?;
         let path = key.path();
         // A file and the environment name each key once, so a second value is the other spelling of a secret.
-        if !matches!(source, Source::Flag(_))
-            && self.sources.get(&path).is_some_and(|s| same_kind(s, &source))
-        {
+        let twice =
+            |earlier: &Source| same_kind(earlier, &given.source) && !matches!(earlier, Source::Flag(_));
+        if self.sources.get(&path).is_some_and(twice) {
             return Err(raw.wrong(format!("{path} and {path}_file are both given"), "keep one of them"));
         }
-        let slot = (key.slot)(&mut self.config);
-        match slot {
-            super::slot::Slot::Secret(place) if by_file => {
-                *place = secret::read_file(raw).map_err(|w| named(&format!("{path}_file"), w))?;
+        match (key.slot)(&mut self.config) {
+            Slot::Secret(place) if by_file => {
+                *place = secret::read_file(&raw).map_err(|w| named(&format!("{path}_file"), w))?;
             }
-            slot => slot.read(raw).map_err(|w| named(&path, w))?,
+            slot => slot.read(&raw).map_err(|w| named(&path, w))?,
         }
-        self.sources.insert(path, source);
+        self.sources.insert(path, given.source);
         Ok(())
     }
 
-    fn set_event(&mut self, section: &str, name: &str, raw: &Raw<'_>, source: Source) -> Result<(), Wrong> {
-        let path = format!("{section}.{}", bare(name));
+    fn set_event(&mut self, given: Given<'_>) -> Result<(), Wrong> {
+        let Given { section, name, raw, source, .. } = given;
+        let path = format!("{section}.{}", toml_key(name));
         if name.is_empty() {
             return Err(
                 raw.wrong(format!("[{section}] has a rule for an event without a name"), "name the event")
@@ -293,8 +295,14 @@ impl Loader {
     }
 }
 
-/// Stands for the place of the key where an error is about the key and not its value.
-const UNKNOWN: usize = usize::MAX;
+/// The key of this name, or the secret of which this name says the file (then true).
+fn find(section: &str, name: &str) -> Option<(&'static Key, bool)> {
+    if let Some(key) = keys::find(section, name) {
+        return Some((key, false));
+    }
+    let key = keys::find(section, name.strip_suffix("_file")?)?;
+    (key.slot)(&mut Config::default()).is_secret().then_some((key, true))
+}
 
 fn error(source: Source, wrong: Wrong) -> ConfigError {
     ConfigError { place: source.to_string(), what: wrong.what, todo: wrong.todo }
@@ -330,12 +338,12 @@ fn unknown_section(section: &str, at: usize) -> Wrong {
         Some(near) => format!("did you mean [{near}]?"),
         None => format!("known are {}", SECTIONS.map(|s| format!("[{s}]")).join(", ")),
     };
-    Wrong::new(at, format!("unknown section [{}]", bare(section)), todo)
+    Wrong::new(at, format!("unknown section [{}]", toml_key(section)), todo)
 }
 
 /// A value at the top of the file.
 fn outside(name: &str, at: usize) -> Wrong {
-    let name = bare(name);
+    let name = toml_key(name);
     if SECTIONS.contains(&&*name) {
         return Wrong::new(
             at,
@@ -355,14 +363,15 @@ fn outside(name: &str, at: usize) -> Wrong {
     }
 }
 
-fn unknown_key(section: &str, name: &str, spelling: Spelling) -> Wrong {
+fn unknown_key(given: &Given<'_>) -> Wrong {
+    let Given { section, name, at, spelling, .. } = *given;
     if !SECTIONS.contains(&section) {
-        let wrong = unknown_section(section, UNKNOWN);
+        let wrong = unknown_section(section, at);
         let near = nearest(section, SECTIONS).filter(|near| keys::find(near, name).is_some());
         let todo = near.map(|near| format!("did you mean {}?", spelling(near, name)));
-        return Wrong { todo: todo.unwrap_or(wrong.todo), what: wrong.what, at: UNKNOWN };
+        return Wrong { todo: todo.unwrap_or(wrong.todo), ..wrong };
     }
-    let what = format!("unknown key {} in [{section}]", bare(name));
+    let what = format!("unknown key {} in [{section}]", toml_key(name));
     let near = nearest(name, keys::of_section(section).map(|k| k.name));
     let whole = name.split_once('.').and_then(|(first, _)| keys::find(section, first));
     let todo = if let Some(key) = whole {
@@ -375,5 +384,5 @@ fn unknown_key(section: &str, name: &str, spelling: Spelling) -> Wrong {
         let names: Vec<_> = keys::of_section(section).map(|k| k.name).collect();
         format!("[{section}] has {}", names.join(", "))
     };
-    Wrong::new(UNKNOWN, what, todo)
+    Wrong::new(at, what, todo)
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 
-use super::value::{Raw, Wrong, quoted};
+use super::value::{Raw, Wrong, quoted, toml_string};
 
 /// Longest token, bytes.
 const TOKEN_BYTES: u64 = 4096;
@@ -22,7 +22,7 @@ impl Secrets {
     pub fn show(self, secret: &str) -> String {
         match self {
             Secrets::Masked if !secret.is_empty() => "\"***\"".into(),
-            _ => toml::Value::from(secret).to_string(),
+            _ => toml_string(secret),
         }
     }
 }

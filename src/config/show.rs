@@ -2,7 +2,7 @@
 
 use super::keys::{EVENT_SECTIONS, KEYS, Key, SECTIONS, of_section};
 use super::secret::Secrets;
-use super::slot::bare;
+use super::value::{toml_key, toml_string};
 use super::{Config, Loaded, Source};
 
 /// One value, as `check` prints it.
@@ -87,8 +87,7 @@ impl Loaded {
 
 /// Rules of `[inbound]` or `[rpc]`.
 fn rules(config: &Config, section: &str) -> Vec<(String, String)> {
-    let row =
-        |name: &str, rule: String| (format!("{section}.{}", bare(name)), toml::Value::from(rule).to_string());
+    let row = |name: &str, rule: String| (format!("{section}.{}", toml_key(name)), toml_string(&rule));
     match section {
         "inbound" => config.inbound.iter().map(|(name, rule)| row(name, rule.to_string())).collect(),
         "rpc" => config.rpc.iter().map(|(name, rule)| row(name, rule.to_string())).collect(),

@@ -8,7 +8,7 @@ use toml::de::DeValue;
 use super::identity;
 use super::nearest::{nearest, not_one_of};
 use super::secret::{self, Secrets};
-use super::value::{self, Fault, Raw, Wrong, quoted};
+use super::value::{self, Fault, Raw, Wrong, quoted, toml_key, toml_list, toml_string};
 use super::{Cores, DuplicateId, Identity, Listen, LogFormat, Policy, Rate};
 
 /// The place of one key in a configuration, with the range of its values.
@@ -114,19 +114,16 @@ impl Slot<'_> {
 
     /// The value as TOML.
     pub fn show(self, secrets: Secrets) -> String {
-        let list = |items: Vec<String>| format!("[{}]", items.join(", "));
         match self {
             Slot::Bool(value) => value.to_string(),
             Slot::Count(value, _) => value.to_string(),
             Slot::Bytes(value, _) => value::show_size(*value),
             Slot::Bytes32(value, _) => value::show_size(u64::from(*value)),
             Slot::Time(value, _) => quoted(&value::show_duration(*value)),
-            Slot::Text(value, _) => toml::Value::from(value.as_str()).to_string(),
+            Slot::Text(value, _) => toml_string(value),
             Slot::Secret(value) => secrets.show(value),
-            Slot::Origins(values) => {
-                list(values.iter().map(|v| toml::Value::from(v.as_str()).to_string()).collect())
-            }
-            Slot::Listens(values) => list(values.iter().map(show_listen).collect()),
+            Slot::Origins(values) => toml_list(values.iter().map(|v| toml_string(v))),
+            Slot::Listens(values) => toml_list(values.iter().map(show_listen)),
             Slot::OptionalListen(value) => value.as_ref().map_or_else(|| "\"\"".into(), show_listen),
             Slot::Cores(value) => match value {
                 Cores::Count(n) => n.to_string(),
@@ -134,7 +131,7 @@ impl Slot<'_> {
             },
             Slot::Word(value) => format!("\"{}\"", value.name()),
             Slot::Rate(value) => show_rate(value),
-            Slot::Identities(values) => list(values.iter().map(|i| identity::show(i, secrets)).collect()),
+            Slot::Identities(values) => toml_list(values.iter().map(|i| identity::show(i, secrets))),
         }
     }
 
@@ -185,7 +182,7 @@ fn takes_time(span: &Span) -> String {
 }
 
 fn show_listen(listen: &Listen) -> String {
-    toml::Value::from(listen.to_string()).to_string()
+    toml_string(&listen.to_string())
 }
 
 fn show_rate(rate: &Rate) -> String {
@@ -318,11 +315,5 @@ pub(super) fn unknown_field(name: &str, at: usize, known: &[&str]) -> Wrong {
         Some(near) => format!("did you mean {near}?"),
         None => format!("known are {}", known.join(", ")),
     };
-    Wrong::new(at, format!("unknown key {}", bare(name)), todo)
-}
-
-/// A key as it is written: bare where it can be.
-pub(super) fn bare(name: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if !name.is_empty() && name.chars().all(plain) { name.into() } else { quoted(name) }
+    Wrong::new(at, format!("unknown key {}", toml_key(name)), todo)
 }

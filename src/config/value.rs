@@ -103,12 +103,38 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// A string in quotes as TOML takes it; long ones are cut.
+/// A string as TOML, on one line.
+pub(super) fn toml_string(s: &str) -> String {
+    let mut out = String::with_capacity(s.len() + 2);
+    out.push('"');
+    for c in s.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A list as TOML, of values that are TOML already.
+pub(super) fn toml_list(values: impl Iterator<Item = String>) -> String {
+    format!("[{}]", values.collect::<Vec<_>>().join(", "))
+}
+
+/// A key as it is written: bare where it can be.
+pub(super) fn toml_key(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if !name.is_empty() && name.chars().all(plain) { name.into() } else { toml_string(name) }
+}
+
+/// A string as an error shows it; long ones are cut.
 pub(super) fn quoted(s: &str) -> String {
     const SHOWN: usize = 80;
     match s.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}...", toml::Value::from(&s[..end])),
-        None => toml::Value::from(s).to_string(),
+        Some((end, _)) => format!("{}...", toml_string(&s[..end])),
+        None => toml_string(s),
     }
 }
 
@@ -273,6 +299,18 @@ impl fmt::Display for RpcRule {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn strings_come_back_from_toml() {
+        for text in ["", "a b", "\"'\\", "line\nline\ttab\u{7f}\u{1}\u{85}", "ü\u{1f600}", "\"\"\""] {
+            let shown = toml_string(text);
+            assert!(!shown.contains('\n'));
+            let parsed = DeValue::parse(&shown).unwrap().into_inner();
+            assert_eq!(parsed.as_str(), Some(text), "{shown}");
+            let table: toml::Table = format!("{} = 1", toml_key(text)).parse().unwrap();
+            assert!(table.contains_key(text), "{shown}");
+        }
+    }
 
     #[test]
     fn durations_read_and_show() {
