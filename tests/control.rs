@@ -1,5 +1,7 @@
 //! The control thread against cores that only answer: what the admin API asks and what it makes of the answers.
 
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -338,8 +340,8 @@ fn names_in_paths_are_opaque() {
 #[test]
 fn publishing_goes_to_the_cores_as_it_was_meant() {
     let rig = Rig::new(1, "", Ends::AtOnce, Arc::new(empty));
-    let ts = 9_007_199_254_740_993_u64;
-    let data = json!({"symbol": "S", "bid": 1.5, "ask": 2, "bidSize": 3, "askSize": 4, "ts": ts});
+    let exact = 9_007_199_254_740_993_u64;
+    let data = json!({"symbol": "S", "bid": 1.5, "ask": 2, "bidSize": 3, "askSize": 4, "ts": exact});
     let answer = rig.publish(&json!({"event": "quote", "data": data, "to": {"topic": "t"}}));
     assert_eq!((answer.status, answer.json()), (200, json!({"ok": true, "epoch": "e1", "topicSeq": 12})));
     let answer = rig.publish(&json!({"event": "quote", "data": data}));
