@@ -1,1 +1,98 @@
-//! server
+//! The server as a whole: plan it, start it, drain it, stop it.
+//!
+//! A program that embeds seqcast goes the same way as the binary:
+//!
+//! ```no_run
+//! use seqcast::config::Config;
+//! use seqcast::server::{self, Server};
+//!
+//! let mut config = Config::default();
+//! config.server.listen = vec!["127.0.0.1:0".parse::<std::net::SocketAddr>().map(seqcast::config::Listen::Tcp)?];
+//! let running = Server::start(server::plan(config)?)?;
+//! println!("listening on {:?}", running.addresses().listen);
+//! // ... until the program has had enough:
+//! running.drain();
+//! running.join()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod bind;
+mod plan;
+mod ready;
+mod reload;
+mod start;
+
+pub use bind::Addresses;
+pub use plan::{Plan, PlanError, plan, read_schema};
+pub use start::{Running, Server, StartError, Stopped};
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::config::Loaded;
+use crate::control::Logging;
+
+/// Why `seqcast serve` ends with an error: one line that says what failed, why, and what to do.
+#[derive(Debug)]
+pub enum ServeError {
+    /// The log cannot be set up.
+    Log(String),
+    /// The configuration cannot be carried out.
+    Plan(PlanError),
+    /// The machine does not give what the server needs.
+    Start(StartError),
+    /// The ready file cannot be written.
+    Ready {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// It ran, and failed.
+    Stopped(Stopped),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServeError::Log(what) => f.write_str(what),
+            ServeError::Plan(e) => e.fmt(f),
+            ServeError::Start(e) => e.fmt(f),
+            ServeError::Ready { path, error } => {
+                write!(
+                    f,
+                    "cannot write the ready file {}: {error}; name a file in a writable folder",
+                    path.display()
+                )
+            }
+            ServeError::Stopped(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+/// Runs the server in the foreground until SIGTERM or SIGINT: sets up the log, starts, says where it listens, and
+/// returns after the drain.
+///
+/// # Errors
+/// It cannot start, or a core failed.
+pub fn serve(loaded: Loaded, ready_file: Option<&Path>) -> Result<(), ServeError> {
+    let logging = Logging::start(&loaded.config.log).map_err(ServeError::Log)?;
+    let plan = plan(loaded.config.clone()).map_err(ServeError::Plan)?;
+    let warnings: Vec<_> = loaded.warnings.iter().cloned().chain(plan.warnings().to_vec()).collect();
+    let signals = reload::reload(loaded, logging);
+    let running = start::start(plan, Some(signals)).map_err(ServeError::Start)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!("listening on {}", running.addresses());
+    if let Some(path) = ready_file {
+        let ready = ready::write(path, running.addresses());
+        ready.map_err(|error| ServeError::Ready { path: path.to_path_buf(), error })?;
+    }
+    running.join().map_err(ServeError::Stopped)
+}

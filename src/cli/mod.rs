@@ -21,6 +21,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use seqcast::config::{self, Flags, Loaded};
 use seqcast::schema::Schema;
+use seqcast::server;
 
 /// Typed WebSocket publish/subscribe on io_uring.
 #[derive(Parser)]
@@ -159,11 +160,5 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 
 /// Reads a schema file; an empty path stands for the built-in events.
 fn read_schema(file: &str) -> Result<Schema, Failure> {
-    if file.is_empty() {
-        return Ok(Schema::builtin());
-    }
-    let text = std::fs::read_to_string(file).map_err(|e| {
-        Failure(format!("cannot read the schema {file}: {e}; name a readable file of JSON Schema"))
-    })?;
-    Ok(Schema::from_json(&text, file)?)
+    Ok(server::read_schema(file)?)
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use seqcast::server;
 
 use super::{ConfigArgs, Failure};
 
@@ -17,8 +18,6 @@ pub struct ServeArgs {
 }
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
-    let loaded = args.config.load()?;
-    super::read_schema(&loaded.config.schema.file)?;
-    let _ = &args.ready_file;
-    Err(Failure("this build has no server; build a later one".into()))
+    server::serve(args.config.load()?, args.ready_file.as_deref())?;
+    Ok(())
 }

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::log;
 use crate::limits::{RESERVED_COMMANDS, UNANSWERED_COMMANDS};
 use crate::mesh::{Bell, Commands, Notice, Notices};
+use crate::shard;
 use crate::shard::step::{Answer, Ask, Command, CoreId, Reply};
 
 /// Why there is no answer.
@@ -56,18 +57,12 @@ impl Hub {
 
     /// The core that a client id belongs to.
     pub fn home_of_client(&self, id: &str) -> CoreId {
-        self.home_of(id)
+        shard::home_of_client(self.seed, self.lines.len() as CoreId, id)
     }
 
     /// The core that numbers a topic.
     pub fn home_of_topic(&self, topic: &str) -> CoreId {
-        self.home_of(topic)
-    }
-
-    /// There is one core in this version.
-    fn home_of(&self, _name: &str) -> CoreId {
-        let _ = self.seed;
-        0
+        shard::home_of_topic(self.seed, self.lines.len() as CoreId, topic)
     }
 
     /// Asks one core and waits for the answer.

@@ -18,14 +18,14 @@ type Output = Box<dyn Layer<Registry> + Send + Sync>;
 pub struct Logging(Handle<Output, Registry>);
 
 impl Logging {
-    /// Installs the log for the whole process; false: there is one already, which stays.
+    /// Installs the log for the whole process. If there is one already, that one stays.
     ///
     /// # Errors
     /// The level is no `tracing` filter.
-    pub fn start(log: &config::Log) -> Result<(Logging, bool), String> {
+    pub fn start(log: &config::Log) -> Result<Logging, String> {
         let (layer, handle) = reload::Layer::new(output(log)?);
-        let installed = tracing_subscriber::registry().with(layer).try_init().is_ok();
-        Ok((Logging(handle), installed))
+        drop(tracing_subscriber::registry().with(layer).try_init());
+        Ok(Logging(handle))
     }
 
     /// Changes level and format from the next line on.

@@ -4,11 +4,14 @@
 
 use crate::echo::Echo;
 use crate::metrics::Counters;
+use crate::shard::Shard;
 use crate::shard::step::{ConnId, Filled, Input, Instant, Output};
 
 /// What a driver drives. There are two, so this is an enum and a match.
 #[derive(Debug)]
 pub enum Core {
+    /// `seqcast serve`
+    Shard(Box<Shard>),
     /// `seqcast echo`
     Echo(Box<Echo>),
 }
@@ -16,6 +19,7 @@ pub enum Core {
 macro_rules! forward {
     ($self:ident, $core:ident => $call:expr) => {
         match $self {
+            Core::Shard($core) => $call,
             Core::Echo($core) => $call,
         }
     };

@@ -32,7 +32,7 @@ pub fn run_echo(listen: &[Listen], ready: impl FnOnce(&[Listen])) -> Result<(), 
 }
 
 /// Raises the soft limit of open files to the hard one, which anybody may; the limit that then holds.
-fn raise_open_files() -> u64 {
+pub fn raise_open_files() -> u64 {
     let limits = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limits.maximum, maximum: limits.maximum };
     let holds = if setrlimit(Resource::Nofile, raised).is_ok() { limits.maximum } else { limits.current };

@@ -75,6 +75,11 @@ impl Listener {
         &self.bound
     }
 
+    /// The socket, for whoever accepts without a driver.
+    pub fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
     /// The descriptor, for accepting.
     pub fn descriptor(&self) -> RawFd {
         self.socket.as_raw_fd()

@@ -51,7 +51,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 pub use self::core::Core;
-pub use self::echo::run_echo;
+pub use self::echo::{raise_open_files, run_echo};
 pub use self::listen::{ListenError, Listener};
 pub use self::start::{Finding, Grade, StartError, findings};
 pub use self::sys::now;

@@ -1,0 +1,294 @@
+//! From a plan to running threads, and their end.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::bind::{Addresses, Bound, bind};
+use super::plan::Plan;
+use crate::control::{Control, Orders, Parts, Reload};
+use crate::mesh::{self, CorePort};
+use crate::shard::step::CoreId;
+use crate::shard::{Setup, Shard};
+use crate::uring::{self, Core, Driver, ListenError, Listener};
+
+/// Sockets that may be in a handshake or a close beside the established ones.
+const PASSING_SOCKETS: u32 = 1024;
+
+/// Why a server does not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    Listen(ListenError),
+    /// The kernel gives a core no ring.
+    Ring(uring::StartError),
+    /// Anything else.
+    System {
+        /// What was attempted.
+        step: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Listen(e) => e.fmt(f),
+            StartError::Ring(e) => e.fmt(f),
+            StartError::System { step, error } => {
+                write!(f, "cannot start: {step}: {error}; `seqcast doctor` looks at what is needed")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// A server that failed while it ran.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stopped(String);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server has failed: {}; please report it", self.0)
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// Starts servers.
+#[derive(Debug)]
+pub struct Server;
+
+impl Server {
+    /// Starts a server in threads of its own. It leaves signals and the log to the program that embeds it.
+    ///
+    /// # Errors
+    /// An address is taken, or the machine does not give what is needed. Nothing is left behind.
+    pub fn start(plan: Plan) -> Result<Running, StartError> {
+        start(plan, None)
+    }
+}
+
+/// A running server. Dropping it stops it at once.
+#[derive(Debug)]
+pub struct Running {
+    addresses: Addresses,
+    orders: Orders,
+    threads: Option<Threads>,
+}
+
+#[derive(Debug)]
+struct Threads {
+    control: Control,
+    cores: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// Refuses new connections, lets those that are there take what waits for them, closes them with 1001, and ends,
+    /// within `[server] drain_timeout`. [`join`](Self::join) waits for it.
+    pub fn drain(&self) {
+        self.orders.drain();
+    }
+
+    /// Ends at once; [`join`](Self::join) waits for it.
+    pub fn stop(&self) {
+        self.orders.stop();
+    }
+
+    /// Waits for the end, which somebody has to order.
+    ///
+    /// # Errors
+    /// A core ended by itself.
+    pub fn join(mut self) -> Result<(), Stopped> {
+        let threads = self.threads.take().expect("only `join` and `drop` take the threads, once");
+        threads.join(&self.addresses)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(threads) = self.threads.take() {
+            self.orders.stop();
+            if let Err(e) = threads.join(&self.addresses) {
+                tracing::error!("{e}");
+            }
+        }
+    }
+}
+
+impl Threads {
+    fn join(self, addresses: &Addresses) -> Result<(), Stopped> {
+        let outcome = self.control.join();
+        if outcome.forced {
+            tracing::warn!("a core did not end in time and is left behind");
+        } else {
+            for core in self.cores {
+                // A panic has been reported by the control thread already.
+                drop(core.join());
+            }
+        }
+        for file in addresses.files() {
+            drop(std::fs::remove_file(file));
+        }
+        outcome.error.map_or(Ok(()), |error| Err(Stopped(error)))
+    }
+}
+
+/// Starts everything; `signals` as [`Parts::signals`].
+pub(super) fn start(plan: Plan, signals: Option<Reload>) -> Result<Running, StartError> {
+    let system = |step| move |error| StartError::System { step, error };
+    let cores = plan.processors.len();
+    let files = uring::raise_open_files();
+    let Bound { listeners, admin, addresses } = bind(&plan.config, cores).map_err(StartError::Listen)?;
+    let (port, ports) = mesh::connect(cores).map_err(system("make bells"))?;
+    let seed = RandomState::new().hash_one(addresses.to_string());
+    let mut starting = Vec::with_capacity(cores);
+    for (core, (port, listeners)) in ports.into_iter().zip(listeners).enumerate() {
+        let core = core as CoreId;
+        let setup = Setup {
+            core,
+            cores: cores as CoreId,
+            seed,
+            config: Arc::clone(&plan.config),
+            schema: Arc::clone(&plan.schema),
+            admission: Arc::clone(&plan.admission),
+            wall_ms: wall_ms_at_zero(),
+        };
+        let most = plan.config.server.max_connections.saturating_add(PASSING_SOCKETS);
+        let parts = CoreParts {
+            core,
+            processor: plan.config.server.pin.then(|| plan.processors[usize::from(core)]),
+            setup,
+            listeners,
+            port,
+            files: most.min(u32::try_from(files).unwrap_or(u32::MAX)),
+        };
+        starting.push(parts.spawn().map_err(system("make a thread"))?);
+    }
+    for core in &starting {
+        core.wait()?;
+    }
+    let control = Control::start(Parts {
+        port,
+        seed,
+        schema: plan.schema,
+        admin,
+        token: plan.config.admin.token.clone(),
+        drain_timeout: plan.config.server.drain_timeout,
+        signals,
+    });
+    let control = control.map_err(system("start the control thread"))?;
+    let orders = control.orders().clone();
+    let cores = starting.into_iter().map(|core| core.go(&orders)).collect();
+    Ok(Running { addresses, orders, threads: Some(Threads { control, cores }) })
+}
+
+/// Unix time at the origin of the monotonic clock, milliseconds.
+fn wall_ms_at_zero() -> u64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    wall.saturating_sub(uring::now().0 / 1_000_000)
+}
+
+/// What the thread of a core is made of.
+struct CoreParts {
+    core: CoreId,
+    processor: Option<u16>,
+    setup: Setup,
+    listeners: Vec<Listener>,
+    port: CorePort,
+    files: u32,
+}
+
+/// The thread of a core that says whether it can run, and then waits for the word.
+struct Starting {
+    thread: JoinHandle<()>,
+    able: Receiver<Result<(), uring::StartError>>,
+    go: Sender<Orders>,
+}
+
+impl CoreParts {
+    fn spawn(self) -> io::Result<Starting> {
+        let (tell_able, able) = channel();
+        let (go, word) = channel();
+        let name = format!("core-{}", self.core);
+        let thread = thread::Builder::new().name(name).spawn(move || self.run(&tell_able, &word))?;
+        Ok(Starting { thread, able, go })
+    }
+
+    /// The ring serves no other thread than the one that makes it.
+    fn run(self, able: &Sender<Result<(), uring::StartError>>, word: &Receiver<Orders>) {
+        let core = self.core;
+        let pinned = self.processor.map(pin);
+        let shard = Core::Shard(Box::new(Shard::new(self.setup)));
+        let driver = match Driver::new(shard, self.listeners, Some(self.port), self.files) {
+            Ok(driver) => driver,
+            Err(e) => return drop(able.send(Err(e))),
+        };
+        drop(able.send(Ok(())));
+        // Without a word something else could not start.
+        let Ok(orders) = word.recv() else { return };
+        if let Some(Err(e)) = pinned {
+            tracing::warn!(
+                core,
+                "cannot stay on processor {:?}: {e}; set server.pin = false",
+                self.processor
+            );
+        }
+        for missing in driver.missing() {
+            tracing::info!(core, "this kernel has no {missing}");
+        }
+        let _farewell = Farewell { core, orders };
+        driver.run();
+    }
+}
+
+impl Starting {
+    fn wait(&self) -> Result<(), StartError> {
+        match self.able.recv() {
+            Ok(able) => able.map_err(StartError::Ring),
+            Err(_) => {
+                let error = io::Error::other("the thread of a core has panicked");
+                Err(StartError::System { step: "set up a core", error })
+            }
+        }
+    }
+
+    fn go(self, orders: &Orders) -> JoinHandle<()> {
+        // A thread that has ended meanwhile has panicked, and said so.
+        drop(self.go.send(orders.clone()));
+        self.thread
+    }
+}
+
+/// Tells the control thread that a core has ended, however it did.
+struct Farewell {
+    core: CoreId,
+    orders: Orders,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        let error = thread::panicking().then(|| "it has panicked".to_owned());
+        self.orders.core_ended(self.core, error);
+    }
+}
+
+/// Binds this thread to one processor.
+fn pin(processor: u16) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(usize::from(processor));
+    Ok(sched_setaffinity(None, &set)?)
+}
