@@ -290,9 +290,9 @@ fn rooms_are_joined_and_their_members_listed() {
     });
     let rig = Rig::new(2, "", Ends::AtOnce, script);
     let topic = json!({"topic": "t", "name": "t", "members": 5, "parked": 1, "topicSeq": 9});
-    assert_eq!(rig.get("/v1/topics").json(), json!({"topics": [topic], "next": null}));
+    assert_eq!(rig.get("/v1/topics").json(), json!({"topics": [topic]}));
     let group = json!({"group": "t", "name": "t", "members": 5, "parked": 1});
-    assert_eq!(rig.get("/v1/groups").json(), json!({"groups": [group], "next": null}));
+    assert_eq!(rig.get("/v1/groups").json(), json!({"groups": [group]}));
     let one = json!({"topic": "t", "name": "t", "members": ["a", "b", "c"], "parked": 1, "topicSeq": 9,
         "clients": ["a", "b", "c"]});
     assert_eq!(rig.get("/v1/topics/t").json(), one);

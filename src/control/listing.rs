@@ -160,9 +160,12 @@ pub async fn rooms(
     // A core also tells of rooms that have members on other cores only.
     let page =
         merge::page(&admin.hub, window.after, limit, ask, rows_of, |row: &RoomRow| row.members > 0).await?;
-    let next = next_of(&page, |row| &row.name);
     let rows: Vec<_> = page.rows.iter().map(|row| room_json(kind, row, json!(row.members))).collect();
-    Ok(Json(json!({ plural(kind): rows, "next": next })))
+    let mut object = json!({ plural(kind): rows });
+    if let Some(next) = next_of(&page, |row| &row.name) {
+        object["next"] = json!(next);
+    }
+    Ok(Json(object))
 }
 
 /// `GET /v1/topics/{topic}`, `GET /v1/groups/{group}`
