@@ -2,7 +2,7 @@
 # Runs the Autobahn test suite against `seqcast echo` and prints a summary. Exits 1 when a case fails.
 #
 # usage: scripts/autobahn.sh [--if-possible] [--report DIR] [SECTION]...
-#   SECTION         1 to 13, or a part such as 6.4; without any: all
+#   SECTION         a number up to 13, or a part such as 6.4; without any: all
 #   --if-possible   exit 0, loudly, on a machine without CPython 2.7, for which the suite is written
 #   --report DIR    keep the report (HTML and JSON) there
 #

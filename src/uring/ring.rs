@@ -464,3 +464,142 @@ fn done(buffers: &mut ReceiveBuffers, entry: &cqueue::Entry) -> Option<Done> {
         Op::Cancel => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    const CONN: ConnId = ConnId { index: 5, generation: 9 };
+
+    fn pair() -> (UnixStream, UnixStream, Target) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let target = Target::Plain(ours.as_raw_fd());
+        (ours, theirs, target)
+    }
+
+    /// The next completion; waits for it.
+    fn next(ring: &mut Ring) -> Done {
+        loop {
+            ring.collect();
+            if let Some(done) = ring.next() {
+                return done;
+            }
+            ring.wait(Some(Duration::from_secs(20)));
+        }
+    }
+
+    fn send(ring: &mut Ring, target: Target, bytes: usize, body: Option<Bytes>) {
+        ring.scratch()[..bytes].fill(b's');
+        ring.send(target, bytes, body);
+    }
+
+    #[test]
+    fn user_data_holds_operation_generation_and_index() {
+        let conn = ConnId { index: u32::MAX, generation: GENERATIONS - 1 };
+        for op in [Op::Accept, Op::Receive, Op::Writable, Op::Send, Op::Cancel, Op::Bell] {
+            assert_eq!((Op::of(op.with(conn)), conn_of(op.with(conn))), (op, conn));
+        }
+    }
+
+    #[test]
+    fn a_chunk_reports_exactly_what_was_not_taken_whole() {
+        let mut ring = Ring::new(16).unwrap();
+        let (_a, mut whole, to_whole) = pair();
+        let (_b, full, to_full) = pair();
+        let (_c, gone, to_gone) = pair();
+        drop(gone);
+        let body = Bytes::from(vec![b'b'; 4 << 20]);
+        send(&mut ring, to_whole, 100, Some(Bytes::from_static(b"body")));
+        send(&mut ring, to_full, 10, Some(body));
+        send(&mut ring, to_gone, 10, None);
+        ring.submit_chunk();
+        let Sent::Part(taken) = ring.outcome(1) else { panic!("4 MiB do not fit into a socket") };
+        assert!(taken > 10 && taken < 4 << 20, "{taken}");
+        assert_eq!((ring.outcome(0), ring.outcome(2)), (Sent::All(104), Sent::Failed(libc::EPIPE)));
+        ring.clear_chunk();
+        let mut received = [0; 104];
+        whole.read_exact(&mut received).unwrap();
+        assert_eq!((&received[..100], &received[100..]), (&[b's'; 100][..], &b"body"[..]));
+
+        send(&mut ring, to_full, 10, None);
+        ring.submit_chunk();
+        assert_eq!(ring.outcome(0), Sent::Part(0));
+        ring.clear_chunk();
+        ring.writable(to_full, CONN);
+        drop(full);
+        assert!(matches!(next(&mut ring), Done::Writable { conn: CONN }));
+    }
+
+    #[test]
+    fn a_receive_without_buffers_ends_and_loses_nothing() {
+        let mut ring = Ring::new(16).unwrap();
+        let payload: Vec<u8> = (0..100_000u32).map(|at| at as u8).collect();
+        let pairs: Vec<_> = (0..50).map(|_| pair()).collect();
+        for (index, (_, theirs, target)) in pairs.iter().enumerate() {
+            let mut theirs = theirs;
+            theirs.write_all(&payload).unwrap();
+            ring.receive(*target, ConnId { index: index as u32, generation: 0 });
+        }
+        let (mut held, mut starved, mut received) = (Vec::new(), Vec::new(), vec![Vec::new(); pairs.len()]);
+        while received.iter().any(|bytes| bytes.len() < payload.len()) {
+            match next(&mut ring) {
+                Done::Received { conn, mut intake, armed } => {
+                    received[conn.index as usize].extend_from_slice(ring.buffers().bytes(&mut intake));
+                    // All are kept until the first receive starves.
+                    if starved.is_empty() {
+                        held.push(intake)
+                    } else {
+                        ring.buffers().give_back(intake)
+                    }
+                    assert!(armed, "bytes alone do not end a receive");
+                }
+                Done::ReceiveEnded { conn, why: Ended::Starved } => {
+                    starved.push(conn);
+                    held.drain(..).for_each(|intake| ring.buffers().give_back(intake));
+                    ring.buffers().publish();
+                    ring.receive(pairs[conn.index as usize].2, conn);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(!starved.is_empty(), "5 MB did not use up 4 MiB of buffers");
+        assert!(received.iter().all(|bytes| *bytes == payload));
+    }
+
+    #[test]
+    fn a_cancelled_receive_hands_out_what_had_arrived() {
+        let mut ring = Ring::new(16).unwrap();
+        let (ours, mut theirs, _) = pair();
+        assert!(ring.register(3, ours.as_raw_fd()) && !ring.register(16, ours.as_raw_fd()));
+        ring.receive(Target::Registered(3), CONN);
+        ring.submit();
+        theirs.write_all(b"before").unwrap();
+        ring.cancel_receive(CONN);
+        let mut bytes = Vec::new();
+        loop {
+            match next(&mut ring) {
+                Done::Received { mut intake, .. } => {
+                    bytes.extend_from_slice(ring.buffers().bytes(&mut intake));
+                    ring.buffers().give_back(intake);
+                }
+                Done::ReceiveEnded { conn: CONN, why: Ended::Cancelled } => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        // The rest is still in the socket, and a receive that is armed again finds it.
+        ring.receive_once(Target::Registered(3), CONN);
+        if bytes.is_empty() {
+            let Done::Received { mut intake, armed: false, .. } = next(&mut ring) else { panic!("no bytes") };
+            bytes.extend_from_slice(ring.buffers().bytes(&mut intake));
+            ring.buffers().give_back(intake);
+        } else {
+            drop(theirs);
+            assert!(matches!(next(&mut ring), Done::ReceiveEnded { conn: CONN, why: Ended::Eof }));
+        }
+        assert_eq!(bytes, b"before");
+        ring.unregister(3);
+    }
+}
