@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use crate::limits;
-use crate::wire::frame;
+use crate::wire::frame::{self, Decoder};
 
 use super::admit::Access;
 use super::session::{ClientId, Job, NONE, State};
 use super::step::{ConnId, Instant, Level, Output, SessionId};
-use super::timer::Owner;
+use super::timer::{NEVER, Owner};
 use super::{Drain, Overdue, Shard};
 
 /// A ping is on its way to the owner of an id; these requests want the id.
@@ -34,6 +34,9 @@ impl Shard {
         conn.state = State::Closing;
         conn.since = now;
         conn.held = Vec::new();
+        conn.decoder = Decoder::default();
+        conn.unfinished_since = NEVER;
+        self.inbound_bytes -= u64::from(std::mem::take(&mut conn.unfinished));
         self.mark_control(index);
         self.arm_conn(index);
     }

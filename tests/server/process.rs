@@ -116,7 +116,9 @@ impl Server {
         let stream = TcpStream::connect(self.admin_address).expect("the admin API listens");
         stream.set_nodelay(true).expect("a TCP option");
         stream.set_read_timeout(Some(PATIENCE)).expect("a TCP option");
-        Admin { stream: BufReader::new(stream) }
+        let mut admin = Admin { stream: BufReader::new(stream) };
+        admin.stat("connectedClients");
+        admin
     }
 
     /// Within two seconds the server is alive, has no client, and as many descriptors as before.

@@ -2,9 +2,10 @@
 //! and it still gets its pongs.
 
 use crate::peer::{Message, Peer};
-use crate::process::{PATIENCE, Server};
+use crate::process::{Admin, PATIENCE, Server};
 use crate::reader;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 const EVENTS: u64 = 500;
 const EVENT_BYTES: usize = 4000;
@@ -35,7 +36,7 @@ fn stall(policy: &str, history: u64) -> (Server, Peer, Found) {
     for n in 1..=EVENTS / 2 {
         admin.publish("t", n, EVENT_BYTES);
     }
-    // In the middle of its stall it asks for a sign of life, and asks to be told where the stream ends.
+    // In the middle of its stall it asks for a sign of life.
     if policy != "disconnect" {
         stalled.control(|e| e.ping(77));
     }
@@ -44,21 +45,40 @@ fn stall(policy: &str, history: u64) -> (Server, Peer, Found) {
     }
     assert_eq!(healthy.join().expect("the healthy reader"), (1..=EVENTS).collect::<Vec<_>>());
     assert!(server.is_alive(), "the server died: {}", server.log());
-    let found = read_all(&mut stalled, policy != "disconnect");
+    let found = if policy == "disconnect" {
+        read_to_the_end(&mut stalled)
+    } else {
+        read_to_the_last(&mut stalled, &mut admin)
+    };
     (server, stalled, found)
 }
 
-/// Reads to the end of the stream: to the answer of a resume that asks for nothing, or to the end of the connection.
-fn read_all(peer: &mut Peer, mark_end: bool) -> Found {
+/// Reads until nothing waits any more, then to one event more, which comes behind everything.
+fn read_to_the_last(peer: &mut Peer, admin: &mut Admin) -> Found {
     let mut found = Found { events: Vec::new(), pong_after: None, close: None };
-    if mark_end {
-        peer.control(|e| e.resume(EVENTS as i64));
+    let mut asked = false;
+    loop {
+        match peer.next_within(Duration::from_millis(20)) {
+            Some(Message::Event(_, number)) if number == EVENTS + 1 => return found,
+            Some(Message::Event(seq, number)) => found.events.push((seq, number)),
+            Some(Message::Pong(77)) => found.pong_after = Some(found.events.len()),
+            Some(Message::Close(..) | Message::Gone) => panic!("the stalled reader was cut off"),
+            Some(_) => {}
+            None if !asked && admin.call("GET", "/v1/clients/slow", None).1["queued"] == 0 => {
+                asked = true;
+                admin.publish("t", EVENTS + 1, 1);
+            }
+            None => {}
+        }
     }
+}
+
+/// Reads to the end of the connection.
+fn read_to_the_end(peer: &mut Peer) -> Found {
+    let mut found = Found { events: Vec::new(), pong_after: None, close: None };
     loop {
         match peer.next() {
             Message::Event(seq, number) => found.events.push((seq, number)),
-            Message::Pong(77) => found.pong_after = Some(found.events.len()),
-            Message::Resumed(..) => return found,
             Message::Close(code, reason) => found.close = Some((code, reason)),
             Message::Gone => return found,
             _ => {}
