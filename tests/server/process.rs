@@ -205,6 +205,6 @@ impl Admin {
     /// Connected members of a topic.
     pub fn members(&mut self, topic: &str) -> u64 {
         let (status, answer) = self.call("GET", &format!("/v1/topics/{topic}"), None);
-        if status == 404 { 0 } else { answer["members"].as_u64().expect("a number of members") }
+        if status == 404 { 0 } else { answer["clients"].as_array().expect("a list of members").len() as u64 }
     }
 }
