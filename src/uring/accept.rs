@@ -23,12 +23,14 @@ pub(super) struct Accepting {
     again: Option<Instant>,
     /// A shortage was logged and has not ended yet.
     is_short: bool,
+    /// Nothing is accepted any more.
+    is_over: bool,
 }
 
 impl Accepting {
     pub(super) fn new(listeners: Vec<Listener>) -> Accepting {
         let armed = vec![false; listeners.len()];
-        Accepting { listeners, armed, again: None, is_short: false }
+        Accepting { listeners, armed, again: None, is_short: false, is_over: false }
     }
 
     pub(super) fn again(&self) -> Option<Instant> {
@@ -40,9 +42,22 @@ impl Driver {
     /// Arms the accept of every listener that has none in flight.
     pub(super) fn arm_accepts(&mut self) {
         self.accepting.again = None;
+        if self.accepting.is_over {
+            return;
+        }
         for (index, armed) in self.accepting.armed.iter_mut().enumerate() {
             if !std::mem::replace(armed, true) {
                 self.ring.accept(index as u32, self.accepting.listeners[index].descriptor());
+            }
+        }
+    }
+
+    /// Accepts nothing from now on. Who has connected and was not accepted is reset with the listener.
+    pub(super) fn stop_accepting(&mut self) {
+        self.accepting.is_over = true;
+        for (index, armed) in self.accepting.armed.iter().enumerate() {
+            if *armed {
+                self.ring.cancel_accept(index as u32);
             }
         }
     }

@@ -62,7 +62,7 @@ use self::ring::{Done, Ended, Ring};
 use self::sockets::{Sockets, State};
 use crate::limits::SEND_CHUNK;
 use crate::mesh::CorePort;
-use crate::shard::step::{ConnId, Input, Instant, Level, LogLine, Loss, Output, SessionId};
+use crate::shard::step::{Ask, ConnId, Input, Instant, Level, LogLine, Loss, Output, SessionId};
 
 /// How long a turn may send before it looks for input again.
 const SEND_TIME: Duration = Duration::from_millis(1);
@@ -89,6 +89,9 @@ pub struct Driver {
     closing: VecDeque<(Instant, ConnId)>,
     /// Sessions of which the core is to be told that something of theirs was acknowledged.
     acknowledged: Vec<SessionId>,
+    /// When the drain that was ordered ends at the latest.
+    drain_by: Instant,
+    /// The core has no connections any more.
     is_drained: bool,
 }
 
@@ -116,6 +119,7 @@ impl Driver {
             broken: Vec::with_capacity(SEND_CHUNK),
             closing: VecDeque::new(),
             acknowledged: Vec::new(),
+            drain_by: Instant(0),
             is_drained: false,
         })
     }
@@ -125,11 +129,12 @@ impl Driver {
         self.ring.missing()
     }
 
-    /// Turns until the core has drained.
+    /// Turns until the core has drained, and until the connections that it has closed are closed by their peers too or
+    /// the time of the drain is over.
     pub fn run(mut self) {
         self.arm_accepts();
         self.arm_bell();
-        while !self.is_drained {
+        while !self.is_drained || !(self.sockets.is_empty() || self.now >= self.drain_by) {
             self.turn();
         }
     }
@@ -235,6 +240,9 @@ impl Driver {
     fn take_commands(&mut self) {
         for _ in 0..COMMANDS {
             let Some(command) = self.port.as_mut().and_then(CorePort::take) else { return };
+            if let Ask::Drain { deadline } = command.ask {
+                self.drain_by = deadline;
+            }
             self.step(Input::Command(command));
         }
     }
@@ -280,7 +288,10 @@ impl Driver {
                 port.reply(reply);
             }
             Output::Log(line) => self.log(line),
-            Output::Drained => self.is_drained = true,
+            Output::Drained => {
+                self.is_drained = true;
+                self.stop_accepting();
+            }
             Output::Transfer { .. } | Output::Handoff { .. } => {
                 unreachable!("a core without neighbours hands nothing over")
             }
@@ -361,11 +372,12 @@ impl Driver {
     }
 
     fn submit_or_wait(&mut self, is_rest: bool) {
-        let is_busy = is_rest || self.ring.has_next() || self.is_drained;
+        let is_busy = is_rest || self.ring.has_next();
         if is_busy || self.port.as_ref().is_some_and(|port| !port.may_sleep()) {
             return self.ring.submit();
         }
-        let deadlines = [self.core.next_deadline(), self.next_closing(), self.accepting.again()];
+        let drained = self.is_drained.then_some(self.drain_by);
+        let deadlines = [self.core.next_deadline(), self.next_closing(), self.accepting.again(), drained];
         let limit = deadlines.iter().flatten().min().map(|when| when.0.saturating_sub(self.now.0));
         self.ring.wait(limit.map(Duration::from_nanos));
         if let Some(port) = &self.port {

@@ -237,6 +237,11 @@ impl Ring {
         unsafe { self.push(&entry) };
     }
 
+    /// Ends accepting on a listener. Its last completion follows.
+    pub fn cancel_accept(&mut self, listener: u32) {
+        self.cancel(Op::Accept.with(ConnId { index: listener, generation: 0 }));
+    }
+
     /// Receives once, into a receive buffer.
     pub fn receive_once(&mut self, target: Target, conn: ConnId) {
         let entry = opcode::Recv::new(target.number(), std::ptr::null_mut(), 0)

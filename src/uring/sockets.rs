@@ -82,6 +82,7 @@ const _: () = assert!(size_of::<Slot>() <= 24, "memory per connection");
 pub struct Sockets {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    open: usize,
 }
 
 impl Sockets {
@@ -101,7 +102,13 @@ impl Sockets {
             is_paused: false,
             is_registered: false,
         });
+        self.open += 1;
         ConnId { index, generation: slot.generation }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.open == 0
     }
 
     /// A socket, unless it is gone.
@@ -116,6 +123,7 @@ impl Sockets {
         let slot = &mut self.slots[conn.index as usize];
         let socket = slot.socket.take()?;
         assert!(!socket.is_receiving && !socket.is_waiting, "the kernel still has an operation on it");
+        self.open -= 1;
         slot.generation += 1;
         // A slot whose generations are used up is left alone, so that no pair of index and generation comes twice.
         if slot.generation < GENERATIONS {
@@ -143,6 +151,8 @@ mod tests {
         let again = sockets.insert(any_fd());
         assert_eq!((again.index, again.generation), (first.index, first.generation + 1));
         assert!(sockets.get(other).is_some() && sockets.get(first).is_none());
+        assert!(sockets.remove(other).is_some() && !sockets.is_empty());
+        assert!(sockets.remove(again).is_some() && sockets.is_empty());
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl fmt::Display for StartError {
             ),
             StartError::Filtered => f.write_str(
                 "io_uring is forbidden: a seccomp filter refuses it; allow io_uring_setup, io_uring_enter and \
-                 io_uring_register in the container's seccomp profile (systemd: SystemCallFilter=@io-event)",
+                 io_uring_register in the container's seccomp profile (systemd: SystemCallFilter=@aio)",
             ),
             StartError::TooOld(lack) => {
                 write!(f, "kernel {} is too old: it lacks {lack}; {NEEDED}", kernel())
