@@ -38,7 +38,8 @@ class Client:
 
     def __init__(self, token=TOKEN, **options):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.ws = connect(URL, additional_headers=headers, max_size=2 ** 20, open_timeout=PATIENCE, **options)
+        connection = connect(URL, additional_headers=headers, max_size=2 ** 20, open_timeout=PATIENCE, **options)
+        self.ws = connection.__enter__()        # it ends with the case, not with a block
         self.inbox = []
         Client.opened.append(self)
 
@@ -56,7 +57,7 @@ class Client:
     def events(self, n):
         return [self.take(*EVENTS) for _ in range(n)]
 
-    def send(self, name, **fields):
+    def send(self, name, /, **fields):
         self.ws.send(encode(name, fields))
 
     def hello(self, last_seq, *topics):
@@ -69,8 +70,10 @@ class Client:
 
     def cut(self):
         """Ends the connection with a reset, as a broken network would."""
-        self.ws.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.ws.socket.close()
+        if self.ws.socket.fileno() >= 0:
+            self.ws.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.ws.socket.shutdown(socket.SHUT_RDWR)
+            self.ws.socket.close()
 
 
 def call(method, path, body=None):
