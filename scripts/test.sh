@@ -30,7 +30,7 @@ step_conformance() { scripts/conformance.sh; }
 step_soak() { scripts/soak.sh 10 2 && FIRST_SEED=3 scripts/soak.sh 10 1 --lossy; }
 step_foreign() { scripts/foreign.sh; }
 step_generated() { FLATC=$(dirname "$(scripts/python.sh)")/flatc scripts/generate-control.sh --check; }
-step_autobahn() { scripts/autobahn.sh; }
+step_autobahn() { scripts/autobahn.sh --if-possible 1 2 3 4 5 6 7 9 10; }
 
 # Sums "N passed" and "N failed" of everything that was logged: cargo's result lines and those of the suites.
 count() {
