@@ -24,6 +24,7 @@ mod ready;
 mod reload;
 mod start;
 
+pub use crate::control::{PublishError, Published, Publisher};
 pub use bind::Addresses;
 pub use plan::{Plan, PlanError, plan, read_schema};
 pub use start::{Running, Server, StartError, Stopped};
@@ -83,7 +84,7 @@ impl std::error::Error for ServeError {}
 pub fn serve(loaded: Loaded, ready_file: Option<&Path>) -> Result<(), ServeError> {
     let logging = Logging::start(&loaded.config.log).map_err(ServeError::Log)?;
     let plan = plan(loaded.config.clone()).map_err(ServeError::Plan)?;
-    let warnings: Vec<_> = loaded.warnings.iter().cloned().chain(plan.warnings().to_vec()).collect();
+    let warnings = plan.warnings().to_vec();
     let signals = reload::reload(loaded, logging);
     let running = start::start(plan, Some(signals)).map_err(ServeError::Start)?;
     for warning in warnings {

@@ -172,7 +172,7 @@ pub(super) fn read_origins(raw: &Raw<'_>) -> Result<Vec<String>, Wrong> {
 
 /// An origin as browsers send it (RFC 6454 section 6.2): `scheme://host[:port]` in lower case, `null`, `file://`; empty
 /// stands for a request without one. The error says what to write instead.
-fn check_origin(origin: &str) -> Result<(), String> {
+pub(super) fn check_origin(origin: &str) -> Result<(), String> {
     const FORM: &str = r#"write "https://host" or "https://host:port", without a path"#;
     if matches!(origin, "" | "null" | "file://") {
         return Ok(());

@@ -19,7 +19,7 @@ pub use identity::is_anonymous_id;
 pub use load::{ConfigError, Flags, Loaded, Source, environment, load};
 pub use memory::{MemoryTerm, memory_sum};
 pub use show::{Changes, KeyInfo, Line, reference};
-pub use validate::clamp_connections;
+pub use validate::{check, clamp_connections};
 
 use std::collections::BTreeMap;
 use std::time::Duration;

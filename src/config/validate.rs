@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::identity::{check_origin, is_anonymous_id};
 use super::value::{quoted, show_duration, show_size};
 use super::{Config, ConfigError, Listen, Source};
 
@@ -20,6 +21,26 @@ pub fn clamp_connections(config: &mut Config, nofile: u64) -> Option<String> {
         "server.max_connections: {wanted} is more than the descriptor limit of {nofile} allows; {room} is used, raise \
          the limit (LimitNOFILE= of systemd, ulimit -n) for more"
     ))
+}
+
+/// Checks a configuration that was not loaded but made by a program; returns warnings. What [`load`](super::load)
+/// refuses is refused here too.
+///
+/// # Errors
+/// The first value that cannot be.
+pub fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
+    let refuse = |what: String, todo: String| Err(ConfigError { place: "configuration".into(), what, todo });
+    for origin in &config.auth.allowed_origins {
+        if let Err(todo) = check_origin(origin) {
+            return refuse(format!("auth.allowed_origins: {} is no origin", quoted(origin)), todo);
+        }
+    }
+    if let Some(id) = config.auth.identity.iter().filter_map(|i| i.id.as_ref()).find(|id| is_anonymous_id(id))
+    {
+        let what = format!("auth.identity: {} has the form of the ids that the server makes", quoted(id));
+        return refuse(what, "choose another id".into());
+    }
+    validate(config, &BTreeMap::new()).map_err(|e| ConfigError { place: "configuration".into(), ..e })
 }
 
 /// Checks a configuration; returns warnings.

@@ -10,7 +10,7 @@ use super::log;
 use crate::limits::{RESERVED_COMMANDS, UNANSWERED_COMMANDS};
 use crate::mesh::{Bell, Commands, Notice, Notices};
 use crate::shard;
-use crate::shard::step::{Answer, Ask, Command, CoreId, Reply};
+use crate::shard::step::{Answer, Ask, Command, CoreId, Reply, RoomKind, Target};
 
 /// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +61,17 @@ impl Hub {
     }
 
     /// The core that numbers a topic.
-    pub fn home_of_topic(&self, topic: &str) -> CoreId {
+    fn home_of_topic(&self, topic: &str) -> CoreId {
         shard::home_of_topic(self.seed, self.lines.len() as CoreId, topic)
+    }
+
+    /// The core that gives an event its number or holds its receiver; else any will do.
+    pub fn home_of_target(&self, target: &Target) -> CoreId {
+        match target {
+            Target::Room(RoomKind::Topic, topic) => self.home_of_topic(topic),
+            Target::Client(id) => self.home_of_client(id),
+            Target::All | Target::Room(RoomKind::Group | RoomKind::User, _) => 0,
+        }
     }
 
     /// Asks one core and waits for the answer.

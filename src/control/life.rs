@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::admin::{self, Admin};
 use super::hub::{self, Hub};
 use super::listen::{AdminSocket, Bounded};
+use super::publisher::Errand;
 use super::{Orders, Parts, Reload, admin_state};
 use crate::mesh::Bell;
 use crate::shard::step::{self, Ask, CoreId};
@@ -30,6 +31,8 @@ pub enum Order {
     Drain,
     /// End at once.
     Stop,
+    /// Publish for the program that embeds the server.
+    Publish(Errand),
     /// A core's thread has ended.
     Ended {
         /// Which.
@@ -118,6 +121,7 @@ impl Life {
             match order.unwrap_or(Order::Stop) {
                 Order::Drain if end_by.is_none() => end_by = Some(self.end_within(self.drain_timeout)),
                 Order::Drain => {}
+                Order::Publish(errand) => drop(tokio::spawn(errand.run(Arc::clone(&self.hub)))),
                 Order::Stop => end_by = Some(self.end_within(Duration::ZERO)),
                 Order::Ended { core, error } => {
                     running -= 1;

@@ -16,6 +16,7 @@ mod log;
 mod merge;
 mod prometheus;
 mod publish;
+mod publisher;
 mod stats;
 mod trace;
 
@@ -36,6 +37,7 @@ use crate::shard::step::CoreId;
 pub use life::Outcome;
 pub use listen::AdminSocket;
 pub use log::Logging;
+pub use publisher::{PublishError, Published, Publisher};
 
 use admin::Admin;
 use hub::Hub;

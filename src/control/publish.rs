@@ -16,10 +16,9 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::admin::{Admin, Refusal};
-use super::hub::Hub;
 use crate::limits::{ADMIN_BODIES_BYTES, ADMIN_BODY_BYTES, ADMIN_SECONDS};
 use crate::schema::Schema;
-use crate::shard::step::{Answer, Ask, CoreId, EventIndex, RoomKind, Target};
+use crate::shard::step::{Answer, Ask, EventIndex, RoomKind, Target};
 
 /// Memory for the bodies that are held at one time.
 #[derive(Debug)]
@@ -60,7 +59,7 @@ pub async fn publish(State(admin): State<Arc<Admin>>, request: Request) -> Resul
         let _memory = admin.bodies.0.acquire_many(kib).await.expect("the semaphore is never closed");
         parse(&admin.schema, &read(body).await?)?
     };
-    let core = core_for(&target, &admin.hub);
+    let core = admin.hub.home_of_target(&target);
     let absent = match &target {
         Target::Client(id) => Some(id.clone()),
         _ => None,
@@ -168,15 +167,6 @@ fn target(to: Value) -> Result<Target, Refusal> {
             }
         }
         _ => Err(bad()),
-    }
-}
-
-/// The core that gives the event its number or holds its receiver; else any will do.
-fn core_for(target: &Target, hub: &Hub) -> CoreId {
-    match target {
-        Target::Room(RoomKind::Topic, topic) => hub.home_of_topic(topic),
-        Target::Client(id) => hub.home_of_client(id),
-        Target::All | Target::Room(RoomKind::Group | RoomKind::User, _) => 0,
     }
 }
 

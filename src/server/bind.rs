@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 
 use crate::config::{Config, Listen};
 use crate::control::AdminSocket;
@@ -19,12 +18,13 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Socket files among them.
-    pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        self.listen.iter().chain(&self.admin).filter_map(|address| match address {
-            Listen::Unix(path) => Some(path),
-            Listen::Tcp(_) => None,
-        })
+    /// Removes the socket files among them, which nobody answers on any more.
+    pub(super) fn remove_files(&self) {
+        for address in self.listen.iter().chain(&self.admin) {
+            if let Listen::Unix(path) = address {
+                drop(std::fs::remove_file(path));
+            }
+        }
     }
 }
 

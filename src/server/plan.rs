@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::config::{Config, clamp_connections};
+use crate::config::{self, Config, clamp_connections};
 use crate::schema::Schema;
 use crate::shard::admit::Admission;
 
@@ -59,6 +59,7 @@ const CORES: usize = 1;
 /// # Errors
 /// The schema cannot be read, a value does not go with another or with this machine.
 pub fn plan(mut config: Config) -> Result<Plan, PlanError> {
+    let mut warnings = config::check(&config).map_err(|e| PlanError(e.to_string()))?;
     let schema = read_schema(&config.schema.file)?;
     let schema =
         schema.with_unverified(config.inbound.keys().cloned()).map_err(|e| PlanError(e.to_string()))?;
@@ -71,7 +72,6 @@ pub fn plan(mut config: Config) -> Result<Plan, PlanError> {
         return Err(PlanError("server.listen is empty; name at least one address".into()));
     }
     let mut processors = config.server.cores.resolve(&allowed_processors()?).map_err(PlanError)?;
-    let mut warnings = Vec::new();
     if processors.len() > CORES {
         let asked = processors.len();
         warnings.push(format!("server.cores asks for {asked} cores; this version runs {CORES} in a process"));
@@ -134,6 +134,19 @@ mod tests {
         assert!(plan(config.clone()).is_ok());
         config.rpc.insert("nope".into(), RpcRule::Echo);
         assert!(plan(config).unwrap_err().to_string().contains("rpc.nope"));
+    }
+
+    #[test]
+    fn a_made_configuration_can_hold_no_more_than_a_loaded_one() {
+        let with = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            plan(config).unwrap_err().to_string()
+        };
+        let everywhere =
+            |c: &mut Config| c.admin.listen = Some(config::Listen::Tcp(([0, 0, 0, 0], 0).into()));
+        assert!(with(everywhere).contains("token"));
+        assert!(with(|c| c.auth.allowed_origins.push("example.com".into())).contains("no origin"));
     }
 
     #[test]

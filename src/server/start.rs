@@ -12,8 +12,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::bind::{Addresses, Bound, bind};
 use super::plan::Plan;
-use crate::control::{Control, Orders, Parts, Reload};
+use crate::control::{Control, Orders, Parts, Publisher, Reload};
 use crate::mesh::{self, CorePort};
+use crate::schema::Schema;
 use crate::shard::step::CoreId;
 use crate::shard::{Setup, Shard};
 use crate::uring::{self, Core, Driver, ListenError, Listener};
@@ -81,6 +82,7 @@ impl Server {
 #[derive(Debug)]
 pub struct Running {
     addresses: Addresses,
+    schema: Arc<Schema>,
     orders: Orders,
     threads: Option<Threads>,
 }
@@ -95,6 +97,11 @@ impl Running {
     /// Where it listens.
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
+    }
+
+    /// For publishing to its clients; any thread may have one.
+    pub fn publisher(&self) -> Publisher {
+        Publisher::new(self.orders.clone(), Arc::clone(&self.schema))
     }
 
     /// Refuses new connections, lets those that are there take what waits for them, closes them with 1001, and ends,
@@ -130,6 +137,34 @@ impl Drop for Running {
 }
 
 impl Threads {
+    fn start(cores: Vec<CoreParts>, parts: Parts) -> Result<Threads, StartError> {
+        let mut starting = Vec::with_capacity(cores.len());
+        match Threads::start_control(cores, parts, &mut starting) {
+            Ok(control) => {
+                let cores = starting.into_iter().map(|core| core.go(control.orders())).collect();
+                Ok(Threads { control, cores })
+            }
+            Err(e) => {
+                starting.into_iter().for_each(Starting::give_up);
+                Err(e)
+            }
+        }
+    }
+
+    fn start_control(
+        cores: Vec<CoreParts>,
+        parts: Parts,
+        starting: &mut Vec<Starting>,
+    ) -> Result<Control, StartError> {
+        for core in cores {
+            starting.push(core.spawn().map_err(system("make a thread"))?);
+        }
+        for core in &*starting {
+            core.wait()?;
+        }
+        Control::start(parts).map_err(system("start the control thread"))
+    }
+
     fn join(self, addresses: &Addresses) -> Result<(), Stopped> {
         let outcome = self.control.join();
         if outcome.forced {
@@ -140,48 +175,21 @@ impl Threads {
                 drop(core.join());
             }
         }
-        for file in addresses.files() {
-            drop(std::fs::remove_file(file));
-        }
+        addresses.remove_files();
         outcome.error.map_or(Ok(()), |error| Err(Stopped(error)))
     }
 }
 
 /// Starts everything; `signals` as [`Parts::signals`].
 pub(super) fn start(plan: Plan, signals: Option<Reload>) -> Result<Running, StartError> {
-    let system = |step| move |error| StartError::System { step, error };
-    let cores = plan.processors.len();
     let files = uring::raise_open_files();
-    let Bound { listeners, admin, addresses } = bind(&plan.config, cores).map_err(StartError::Listen)?;
-    let (port, ports) = mesh::connect(cores).map_err(system("make bells"))?;
-    let seed = RandomState::new().hash_one(addresses.to_string());
-    let mut starting = Vec::with_capacity(cores);
-    for (core, (port, listeners)) in ports.into_iter().zip(listeners).enumerate() {
-        let core = core as CoreId;
-        let setup = Setup {
-            core,
-            cores: cores as CoreId,
-            seed,
-            config: Arc::clone(&plan.config),
-            schema: Arc::clone(&plan.schema),
-            admission: Arc::clone(&plan.admission),
-            wall_ms: wall_ms_at_zero(),
-        };
-        let most = plan.config.server.max_connections.saturating_add(PASSING_SOCKETS);
-        let parts = CoreParts {
-            core,
-            processor: plan.config.server.pin.then(|| plan.processors[usize::from(core)]),
-            setup,
-            listeners,
-            port,
-            files: most.min(u32::try_from(files).unwrap_or(u32::MAX)),
-        };
-        starting.push(parts.spawn().map_err(system("make a thread"))?);
-    }
-    for core in &starting {
-        core.wait()?;
-    }
-    let control = Control::start(Parts {
+    let Bound { listeners, admin, addresses } =
+        bind(&plan.config, plan.processors.len()).map_err(StartError::Listen)?;
+    let (port, ports) = mesh::connect(plan.processors.len()).map_err(system("make bells"))?;
+    let seed = RandomState::new().hash_one("seed");
+    let schema = Arc::clone(&plan.schema);
+    let cores = CoreParts::of(&plan, seed, files, ports.into_iter().zip(listeners));
+    let parts = Parts {
         port,
         seed,
         schema: plan.schema,
@@ -189,11 +197,13 @@ pub(super) fn start(plan: Plan, signals: Option<Reload>) -> Result<Running, Star
         token: plan.config.admin.token.clone(),
         drain_timeout: plan.config.server.drain_timeout,
         signals,
-    });
-    let control = control.map_err(system("start the control thread"))?;
-    let orders = control.orders().clone();
-    let cores = starting.into_iter().map(|core| core.go(&orders)).collect();
-    Ok(Running { addresses, orders, threads: Some(Threads { control, cores }) })
+    };
+    let threads = Threads::start(cores, parts).inspect_err(|_| addresses.remove_files())?;
+    Ok(Running { addresses, schema, orders: threads.control.orders().clone(), threads: Some(threads) })
+}
+
+fn system(step: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |error| StartError::System { step, error }
 }
 
 /// Unix time at the origin of the monotonic clock, milliseconds.
@@ -220,6 +230,35 @@ struct Starting {
 }
 
 impl CoreParts {
+    fn of(
+        plan: &Plan,
+        seed: u64,
+        files: u64,
+        ends: impl Iterator<Item = (CorePort, Vec<Listener>)>,
+    ) -> Vec<CoreParts> {
+        let cores = plan.processors.len() as CoreId;
+        let most = plan.config.server.max_connections.saturating_add(PASSING_SOCKETS);
+        let files = most.min(u32::try_from(files).unwrap_or(u32::MAX));
+        let wall_ms = wall_ms_at_zero();
+        let part = |(core, ((port, listeners), &processor)): (usize, (_, &u16))| CoreParts {
+            core: core as CoreId,
+            processor: plan.config.server.pin.then_some(processor),
+            setup: Setup {
+                core: core as CoreId,
+                cores,
+                seed,
+                config: Arc::clone(&plan.config),
+                schema: Arc::clone(&plan.schema),
+                admission: Arc::clone(&plan.admission),
+                wall_ms,
+            },
+            listeners,
+            port,
+            files,
+        };
+        ends.zip(&plan.processors).enumerate().map(part).collect()
+    }
+
     fn spawn(self) -> io::Result<Starting> {
         let (tell_able, able) = channel();
         let (go, word) = channel();
@@ -264,6 +303,12 @@ impl Starting {
                 Err(StartError::System { step: "set up a core", error })
             }
         }
+    }
+
+    /// Something else could not start.
+    fn give_up(self) {
+        drop(self.go);
+        drop(self.thread.join());
     }
 
     fn go(self, orders: &Orders) -> JoinHandle<()> {
