@@ -116,9 +116,82 @@ pub struct Request<'a> {
     pub origin: Option<&'a [u8]>,
     /// The Authorization header.
     pub authorization: Option<&'a [u8]>,
+    /// Minor version of HTTP.
     version: u8,
     /// As checked by the parser.
     head: &'a [u8],
+    fields: Fields<'a>,
+}
+
+/// The headers that decide, gathered in one pass.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fields<'a> {
+    host: Field<'a>,
+    origin: Field<'a>,
+    authorization: Field<'a>,
+    content_length: Field<'a>,
+    version: Field<'a>,
+    key: Field<'a>,
+    has_transfer_encoding: bool,
+    upgrades_to_websocket: bool,
+    connection_upgrades: bool,
+}
+
+/// A header that may be there once.
+#[derive(Debug, Clone, Copy, Default)]
+struct Field<'a> {
+    first: Option<&'a [u8]>,
+    is_repeated: bool,
+}
+
+impl<'a> Field<'a> {
+    fn add(&mut self, value: &'a [u8]) {
+        self.is_repeated = self.first.is_some();
+        self.first = self.first.or(Some(value));
+    }
+
+    fn once(self, repeated: &'static str) -> Result<Option<&'a [u8]>, Refusal> {
+        if self.is_repeated { Err(Refusal::bad_request(repeated)) } else { Ok(self.first) }
+    }
+}
+
+impl<'a> Fields<'a> {
+    fn gather(headers: &[httparse::Header<'a>]) -> Self {
+        let mut fields = Fields::default();
+        for &httparse::Header { name, value } in headers {
+            let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+            if is("host") {
+                fields.host.add(value);
+            } else if is("origin") {
+                fields.origin.add(value);
+            } else if is("authorization") {
+                fields.authorization.add(value);
+            } else if is("content-length") {
+                fields.content_length.add(value);
+            } else if is("sec-websocket-version") {
+                fields.version.add(value);
+            } else if is("sec-websocket-key") {
+                fields.key.add(value);
+            } else if is("transfer-encoding") {
+                fields.has_transfer_encoding = true;
+            } else if is("upgrade") {
+                fields.upgrades_to_websocket |= lists(value, "websocket");
+            } else if is("connection") {
+                fields.connection_upgrades |= lists(value, "upgrade");
+            }
+        }
+        fields
+    }
+}
+
+/// Members of a comma-separated list.
+fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&b| b == b',').map(<[u8]>::trim_ascii).filter(|m| !m.is_empty())
+}
+
+/// True if a comma-separated list has this member, in whatever case.
+fn lists(value: &[u8], member: &str) -> bool {
+    members(value).any(|m| m.eq_ignore_ascii_case(member.as_bytes()))
 }
 
 /// A request that may be answered 101.
@@ -146,22 +219,21 @@ pub fn parse(buf: &[u8]) -> Result<Option<Request<'_>>, Refusal> {
         return Err(Refusal::bad_request("malformed request head"));
     };
     let (path, query) = split_target(target)?;
-    let mut request = Request {
+    let fields = Fields::gather(parsed.headers);
+    if fields.host.once("more than one Host header")?.is_none() && version > 0 {
+        return Err(Refusal::bad_request("no Host header"));
+    }
+    Ok(Some(Request {
         method,
         path,
         query,
         head_bytes,
-        origin: None,
-        authorization: None,
+        origin: fields.origin.once("more than one Origin header")?,
+        authorization: fields.authorization.once("more than one Authorization header")?,
         version,
         head: &within[..head_bytes],
-    };
-    request.origin = request.single("origin", "more than one Origin header")?;
-    request.authorization = request.single("authorization", "more than one Authorization header")?;
-    if request.single("host", "more than one Host header")?.is_none() && version > 0 {
-        return Err(Refusal::bad_request("no Host header"));
-    }
-    Ok(Some(request))
+        fields,
+    }))
 }
 
 /// Path and query of a request target in origin form or absolute form (RFC 9112 3.2).
@@ -182,42 +254,6 @@ fn split_target(target: &str) -> Result<(&str, Option<&str>), Refusal> {
 }
 
 impl<'a> Request<'a> {
-    /// Names and values of all header lines, in order. The request line passes for none of them: it has a blank in
-    /// front of its first colon.
-    fn headers(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        self.head.split(|&b| b == b'\n').filter_map(|line| {
-            let colon = line.iter().position(|&b| b == b':')?;
-            Some((&line[..colon], line[colon + 1..].trim_ascii()))
-        })
-    }
-
-    /// Values of a header that may be repeated.
-    fn values(&self, name: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.headers().filter(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
-    }
-
-    /// The value of a header that may not be repeated.
-    fn single(&self, name: &'static str, repeated: &'static str) -> Result<Option<&'a [u8]>, Refusal> {
-        let mut values = self.values(name);
-        let value = values.next();
-        if values.next().is_some() {
-            return Err(Refusal::bad_request(repeated));
-        }
-        Ok(value)
-    }
-
-    /// Members of a header that is a comma-separated list, over all its lines.
-    fn members(&self, name: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.values(name)
-            .flat_map(|v| v.split(|&b| b == b','))
-            .map(|m| m.trim_ascii())
-            .filter(|m| !m.is_empty())
-    }
-
-    fn lists(&self, name: &'static str, member: &str) -> bool {
-        self.members(name).any(|m| m.eq_ignore_ascii_case(member.as_bytes()))
-    }
-
     /// The value of the first query parameter of this name, percent-decoded; `+` stays a plus. None if there is none
     /// or it is not UTF-8. Broken escapes are kept as they are.
     pub fn query_value(&self, name: &str) -> Option<Cow<'a, str>> {
@@ -229,7 +265,13 @@ impl<'a> Request<'a> {
 
     /// The offered subprotocols, in order of preference. What is not a token is left out.
     pub fn subprotocols(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        self.members("sec-websocket-protocol").filter_map(token)
+        // The request line passes for no header: it has a blank in front of its first colon.
+        let lines = self.head.split(|&b| b == b'\n').filter_map(|line| {
+            let colon = line.iter().position(|&b| b == b':')?;
+            Some((&line[..colon], &line[colon + 1..]))
+        });
+        let values = lines.filter(|(name, _)| name.eq_ignore_ascii_case(b"sec-websocket-protocol"));
+        values.flat_map(|(_, value)| members(value)).filter_map(token)
     }
 
     /// Checks of RFC 6455 4.2.1.
@@ -237,37 +279,33 @@ impl<'a> Request<'a> {
     /// # Errors
     /// 426 without an upgrade or with another version than 13, else 400.
     pub fn upgrade(&self) -> Result<Upgrade, Refusal> {
+        let refuse = |reason| Err(Refusal::bad_request(reason));
+        let fields = &self.fields;
         if self.method != "GET" {
-            return Err(Refusal::bad_request("upgrade failed: the method must be GET"));
+            return refuse("upgrade failed: the method must be GET");
         }
-        let length = self.single("content-length", "more than one Content-Length header")?;
-        if length.is_some_and(|n| n != b"0") || self.values("transfer-encoding").next().is_some() {
-            return Err(Refusal::bad_request("upgrade failed: the request has a body"));
+        let length = fields.content_length.once("more than one Content-Length header")?;
+        if length.is_some_and(|n| n != b"0") || fields.has_transfer_encoding {
+            return refuse("upgrade failed: the request has a body");
         }
-        if !self.lists("upgrade", "websocket") {
+        if !fields.upgrades_to_websocket {
             return Err(Refusal::UPGRADE_REQUIRED);
         }
         if self.version < 1 {
-            return Err(Refusal::bad_request("upgrade failed: HTTP/1.1 is needed"));
+            return refuse("upgrade failed: HTTP/1.1 is needed");
         }
-        if !self.lists("connection", "upgrade") {
-            return Err(Refusal::bad_request(
-                "upgrade failed: no Connection: Upgrade (a proxy must pass it on)",
-            ));
+        if !fields.connection_upgrades {
+            return refuse("upgrade failed: no Connection: Upgrade (a proxy must pass it on)");
         }
-        if self.single("sec-websocket-version", "more than one Sec-WebSocket-Version header")? != Some(b"13")
-        {
+        if fields.version.once("more than one Sec-WebSocket-Version header")? != Some(b"13") {
             return Err(Refusal::VERSION);
         }
-        let key = self.single("sec-websocket-key", "more than one Sec-WebSocket-Key header")?;
-        match key {
+        match fields.key.once("more than one Sec-WebSocket-Key header")? {
             Some(key) if is_key(key) => {
                 Ok(Upgrade { accept: tungstenite::handshake::derive_accept_key(key) })
             }
-            Some(_) => {
-                Err(Refusal::bad_request("upgrade failed: Sec-WebSocket-Key is not base64 of 16 bytes"))
-            }
-            None => Err(Refusal::bad_request("upgrade failed: no Sec-WebSocket-Key")),
+            Some(_) => refuse("upgrade failed: Sec-WebSocket-Key is not base64 of 16 bytes"),
+            None => refuse("upgrade failed: no Sec-WebSocket-Key"),
         }
     }
 }
