@@ -57,12 +57,14 @@ fn check_response(bytes: &[u8]) -> (u16, usize, usize) {
     (response.code.expect("complete"), response.headers.len(), status.unwrap())
 }
 
-/// The first byte chooses the role and the size limit, the second where the stream is cut; the rest is the stream.
+/// The first byte chooses the role and the limits, the second where the stream is cut; the rest is the stream.
 /// However it is cut, the same comes out.
 pub fn frames(data: &[u8]) {
     let [choice, step, stream @ ..] = data else { return };
     let role = if choice & 1 == 0 { Role::Server } else { Role::Client };
-    let bounds = Bounds { message_bytes: if choice & 2 == 0 { 64 } else { 70_000 } };
+    let message_bytes = if choice & 2 == 0 { 64 } else { 70_000 };
+    let message_frames = if choice & 4 == 0 { 16_384 } else { 3 };
+    let bounds = Bounds { message_bytes, message_frames };
     let whole = read(role, &bounds, &[stream]);
     let pieces: Vec<&[u8]> = stream.chunks(1 + usize::from(*step)).collect();
     assert_eq!(read(role, &bounds, &pieces), whole);
