@@ -5,11 +5,15 @@
 //! ```no_run
 //! use seqcast::config::Config;
 //! use seqcast::server::{self, Server};
+//! use seqcast::shard::step::Target;
 //!
 //! let mut config = Config::default();
 //! config.server.listen = vec!["127.0.0.1:0".parse::<std::net::SocketAddr>().map(seqcast::config::Listen::Tcp)?];
 //! let running = Server::start(server::plan(config)?)?;
-//! println!("listening on {:?}", running.addresses().listen);
+//! println!("listening on {}", running.addresses());
+//!
+//! let data = serde_json::json!({"symbol": "S", "bid": 1, "ask": 2, "bidSize": 3, "askSize": 4, "ts": 5});
+//! running.publisher().publish("quote", &data, Target::All)?;
 //! // ... until the program has had enough:
 //! running.drain();
 //! running.join()?;

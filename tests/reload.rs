@@ -88,7 +88,8 @@ fn a_running_server_takes_tokens_rates_and_log_levels() {
     assert_eq!((server.lets_in("first"), server.lets_in("second")), (true, false));
     let _stays = server.connect("first").unwrap();
 
-    let second = "[auth]\ntoken = \"second\"\n[server]\npath = \"/other\"\n[limits]\nrate = { messages_per_second = 5 }\n";
+    let second = "[auth]\ntoken = \"second\"\n[server]\npath = \"/other\"\n\
+                  [limits]\nrate = { messages_per_second = 5 }\n";
     server.reload(second, "reload: took");
     assert!(server.log().contains("server.path has changed; it needs a restart"), "{}", server.log());
     let took = server.log().lines().find(|line| line.contains("reload: took")).unwrap().to_owned();

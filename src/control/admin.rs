@@ -145,7 +145,7 @@ async fn ready(State(admin): State<Arc<Admin>>) -> (StatusCode, &'static str) {
 }
 
 async fn unknown() -> Refusal {
-    let message = "no such path; the admin API begins with /v1/, /metrics, /livez or /readyz";
+    let message = "no such path; docs/ADMIN.md lists those there are";
     Refusal::new(StatusCode::NOT_FOUND, "not_found", message)
 }
 
