@@ -66,6 +66,9 @@ use crate::shard::step::{Ask, ConnId, Input, Instant, Level, LogLine, Loss, Outp
 
 /// How long a turn may send before it looks for input again.
 const SEND_TIME: Duration = Duration::from_millis(1);
+/// How long a drained core waits for its peers to close too, within the time of the drain. Peers do so as soon as they
+/// have our close frame, so this is for the frame to arrive.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Commands of a turn.
 const COMMANDS: usize = 64;
 
@@ -130,7 +133,7 @@ impl Driver {
     }
 
     /// Turns until the core has drained, and until the connections that it has closed are closed by their peers too or
-    /// the time of the drain is over.
+    /// [`FAREWELL`] is over.
     pub fn run(mut self) {
         self.arm_accepts();
         self.arm_bell();
@@ -290,6 +293,7 @@ impl Driver {
             Output::Log(line) => self.log(line),
             Output::Drained => {
                 self.is_drained = true;
+                self.drain_by = self.drain_by.min(self.now + FAREWELL);
                 self.stop_accepting();
             }
             Output::Transfer { .. } | Output::Handoff { .. } => {
