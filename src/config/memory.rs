@@ -2,8 +2,7 @@
 
 use super::Config;
 use crate::limits::{
-    CONNECTION_BYTES, CONTROL_LANE_BYTES, CORE_BYTES, HELD_BYTES, KERNEL_CONNECTION_BYTES, PARKED_BYTES,
-    TRACE_ROW_BYTES,
+    CONNECTION_BYTES, CONTROL_LANE_BYTES, CORE_BYTES, KERNEL_CONNECTION_BYTES, PARKED_BYTES, TRACE_ROW_BYTES,
 };
 
 /// One term of [`memory_sum`].
@@ -28,7 +27,7 @@ pub fn memory_sum(config: &Config, cores: u64) -> Vec<MemoryTerm> {
     let history_ring = 4 * retained.next_power_of_two().max(8);
     let full_ring = 4 * (retained + u64::from(config.backpressure.max_queue)).next_power_of_two();
     let rows = cores * u64::from(config.trace.capacity);
-    let (lane, held) = (CONTROL_LANE_BYTES as u64, HELD_BYTES as u64);
+    let lane = CONTROL_LANE_BYTES as u64;
     let usual = |label, bytes| MemoryTerm { label, bytes, stalled: false };
     let stalled = |label, bytes| MemoryTerm { label, bytes, stalled: true };
     let topics = if config.replay.history_size > 0 { config.replay.history_bytes } else { 0 };
@@ -39,16 +38,14 @@ pub fn memory_sum(config: &Config, cores: u64) -> Vec<MemoryTerm> {
         usual("rings of connected sessions", connections * history_ring),
         usual("parked sessions with their rings", parked * (PARKED_BYTES + history_ring)),
         usual("events of sessions: resume.history_bytes of each core", cores * config.resume.history_bytes),
-        usual(
-            "events of parked sessions: resume.parked_bytes of each core",
-            cores * config.resume.parked_bytes,
-        ),
         usual("events of topics: replay.history_bytes of each core", cores * topics),
-        usual("unfinished messages: limits.inbound_bytes of each core", cores * config.limits.inbound_bytes),
+        usual(
+            "unfinished requests and messages: limits.inbound_bytes of each core",
+            cores * config.limits.inbound_bytes,
+        ),
         usual("trace", rows * (TRACE_ROW_BYTES + u64::from(config.trace.capture_bytes))),
         stalled("rings grown by full queues", connections * (full_ring - history_ring.min(full_ring))),
         stalled("lanes full of control messages", connections * lane),
-        stalled("messages held behind a subscription", connections * held),
         stalled("unsent bytes in the kernel", connections * u64::from(config.server.unsent_low_water)),
     ]
 }

@@ -411,6 +411,7 @@ impl Shard {
         }
         assert!(self.conns[index as usize].is_none(), "the driver reuses a place that is not free");
         self.conns[index as usize] = Some(conn);
+        self.account_unfinished(index);
         self.counters.accepted += 1;
         self.live_conns += 1;
         self.arm_conn(index);

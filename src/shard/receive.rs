@@ -43,10 +43,7 @@ impl Shard {
     /// Accounts for the memory of an unfinished message.
     fn keep_decoder(&mut self, index: u32, decoder: Decoder) {
         let now = self.now;
-        let bytes = u32::try_from(decoder.buffered()).expect("messages are far below 4 GiB");
         let conn = self.conns[index as usize].as_mut().expect("the caller looked");
-        self.inbound_bytes = self.inbound_bytes + u64::from(bytes) - u64::from(conn.unfinished);
-        conn.unfinished = bytes;
         match (decoder.is_unfinished(), conn.unfinished_since == NEVER) {
             (true, true) => {
                 conn.unfinished_since = now;
@@ -59,11 +56,26 @@ impl Shard {
             }
             _ => conn.decoder = decoder,
         }
+        self.account_unfinished(index);
+    }
+
+    /// Counts what a connection makes this core hold: a request head, an unfinished message, messages held back. Over
+    /// the core's bound the connection with most of it is closed, whoever it is.
+    pub(super) fn account_unfinished(&mut self, index: u32) {
+        let conn = self.conns[index as usize].as_mut().expect("the caller looked");
+        let bytes =
+            u32::try_from(conn.unfinished_bytes()).expect("what one connection holds is far below 4 GiB");
+        self.inbound_bytes = self.inbound_bytes + u64::from(bytes) - u64::from(conn.unfinished);
+        conn.unfinished = bytes;
         while self.inbound_bytes > self.config.limits.inbound_bytes {
             let largest = self.conns.iter().flatten().max_by_key(|conn| conn.unfinished);
             let largest = largest.expect("somebody holds the bytes").id.index;
             self.counters.closed_inbound_bytes += 1;
-            self.close(largest, Some(1013), "too many unfinished messages");
+            if self.conn(largest).is_open() {
+                self.close(largest, Some(1013), "too many unfinished messages");
+            } else {
+                self.abort(largest);
+            }
         }
     }
 
@@ -79,7 +91,11 @@ impl Shard {
         if self.find_conn(id).is_none() {
             return;
         }
-        let conn = self.conn_mut(index);
+        if !self.conn(index).is_open() {
+            return;
+        }
+        self.account_unfinished(index);
+        let Some(conn) = self.conns[index as usize].as_mut().filter(|conn| conn.id == id) else { return };
         if conn.paused == 0 && std::mem::take(&mut conn.told_pause) {
             self.outputs.push_back(Output::Resume { conn: id });
         }

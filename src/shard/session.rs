@@ -319,7 +319,7 @@ pub struct Conn {
     pub probed: bool,
     /// Bytes that arrived while paused.
     pub held: Vec<u8>,
-    /// Bytes of an unfinished message, as counted in the core's sum.
+    /// `unfinished_bytes` as counted in the core's sum.
     pub unfinished: u32,
     /// When the unfinished message began; `NEVER` = there is none.
     pub unfinished_since: Instant,
@@ -376,6 +376,15 @@ impl Conn {
             peer,
             armed: NEVER,
         }
+    }
+
+    /// Bytes that its peer makes the core hold.
+    pub fn unfinished_bytes(&self) -> usize {
+        let head = match &self.state {
+            State::Handshake(received) | State::Waiting(received) => received.len(),
+            State::Open | State::Closing => 0,
+        };
+        head + self.decoder.buffered() + self.held.len()
     }
 
     /// Upgraded and not closing.

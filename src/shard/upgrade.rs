@@ -261,12 +261,19 @@ impl Shard {
             State::Handshake(received) => {
                 received.extend_from_slice(bytes);
                 self.on_head(index);
+                if self.find_conn(id).is_some() {
+                    self.account_unfinished(index);
+                }
             }
             State::Waiting(received) if received.len() + bytes.len() <= limits::HELD_BYTES => {
                 received.extend_from_slice(bytes);
+                self.account_unfinished(index);
             }
             State::Waiting(_) => self.refuse_duplicate(index),
-            State::Open if conn.paused != 0 || !conn.held.is_empty() => self.hold(index, bytes),
+            State::Open if conn.paused != 0 || !conn.held.is_empty() => {
+                self.hold(index, bytes);
+                self.account_unfinished(index);
+            }
             State::Open => self.read(index, bytes),
             State::Closing => {}
         }

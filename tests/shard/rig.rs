@@ -120,7 +120,8 @@ impl Rig {
         self.shard.sent(Instant(self.now), conn, taken, refused);
     }
 
-    pub fn connect(&mut self, token: &str) -> ConnId {
+    /// A socket that has sent nothing.
+    pub fn accept(&mut self) -> ConnId {
         let conn = ConnId { index: self.next, generation: self.next };
         self.next += 1;
         let wire = Wire {
@@ -133,6 +134,11 @@ impl Rig {
         };
         self.peers.insert(conn, wire);
         self.input(Input::Opened { conn, peer: Peer::Unix });
+        conn
+    }
+
+    pub fn connect(&mut self, token: &str) -> ConnId {
+        let conn = self.accept();
         let request = format!(
             "GET /ws HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\

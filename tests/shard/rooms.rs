@@ -54,3 +54,25 @@ fn a_duplicate_waits_for_the_probe() {
     assert_eq!(rig.seen(c), []);
     assert_eq!(rig.shard.counters().takeovers, 1);
 }
+
+#[test]
+fn what_peers_leave_unfinished_has_one_bound_whoever_they_are() {
+    let mut config = config();
+    config.limits.inbound_bytes = 10_000;
+    let mut rig = Rig::new(config);
+    let open = rig.connect("any");
+    rig.hello(open, 0);
+    let mut fragment = Vec::new();
+    seqcast::wire::frame::push_masked_frame(&mut fragment, 2, [1, 2, 3, 4], &[7; 6500]);
+    fragment[0] &= 0x7f;
+    rig.bytes(open, &fragment);
+    let early = rig.accept();
+    rig.bytes(early, &[b'x'; 3000]);
+    assert_eq!(rig.seen(open), []);
+    rig.bytes(early, &[b'x'; 3000]);
+    assert_eq!(rig.seen(open), [Seen::Close(1013)]);
+    let later = rig.accept();
+    rig.bytes(later, &[b'x'; 5000]);
+    assert!(rig.peers[&early].finished && !rig.peers[&later].finished);
+    assert_eq!(rig.shard.counters().closed_inbound_bytes, 2);
+}
