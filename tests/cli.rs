@@ -143,9 +143,11 @@ fn doctor_names_a_configuration_that_cannot_be() {
     );
 }
 
-/// An admin API that gives each request the next of these answers. Ends with the requests that came: connection,
-/// request line and headers of interest, body.
-fn admin(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<(usize, String, String)>>) {
+/// A request as it came: connection, request line and headers of interest, body.
+type Request = (usize, String, String);
+
+/// An admin API that gives each request the next of these answers. Ends with the requests that came.
+fn admin(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<Request>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let thread = std::thread::spawn(move || {
