@@ -44,6 +44,8 @@ pub const ADMIN_BODIES_BYTES: usize = 4 * ADMIN_BODY_BYTES;
 pub const ADMIN_CONNECTIONS: usize = 64;
 /// How long a connection to the admin address may be silent, and a body may take, seconds.
 pub const ADMIN_SECONDS: u64 = 60;
+/// How long a core may take to answer before `/livez` says that it is stuck, seconds.
+pub const LIVENESS_SECONDS: u64 = 2;
 /// Most rows of one page of the admin API.
 pub const PAGE_ROWS: usize = 10_000;
 /// Commands that a core has not answered yet; a request past it is answered 503 `overloaded`.

@@ -518,6 +518,15 @@ fn a_drain_keeps_the_api_up_until_the_cores_have_ended() {
 }
 
 #[test]
+fn a_core_that_does_not_answer_is_not_alive() {
+    let script: Script = Arc::new(|core, ask| if core == 1 { None } else { empty(core, ask) });
+    let rig = Rig::new(2, "", Ends::AtOnce, script);
+    assert_eq!(rig.get("/livez").error(), (503, "stuck".into()));
+    assert_eq!(rig.get("/readyz").status, 200);
+    rig.end();
+}
+
+#[test]
 fn a_core_that_does_not_end_is_left_behind() {
     let rig = Rig::new(2, "", Ends::Never, Arc::new(empty));
     rig.control().orders().stop();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Query, RawPathParams, State};
@@ -13,12 +13,14 @@ use axum::routing::{MethodRouter, get, post, put};
 use axum::{Json, Router, middleware};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::hub::{Hub, Unanswered};
 use super::publish::Bodies;
 use super::{auth, listing, prometheus, publish, stats, trace};
+use crate::limits::LIVENESS_SECONDS;
 use crate::schema::Schema;
-use crate::shard::step::RoomKind;
+use crate::shard::step::{Ask, RoomKind};
 
 /// What all handlers share.
 #[derive(Debug)]
@@ -128,12 +130,24 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/v1/stats", get(stats::stats))
         .route("/v1/trace", get(trace::trace).delete(trace::clear))
         .route("/metrics", get(prometheus::metrics))
-        .route("/livez", get(|| async { "ok\n" }))
+        .route("/livez", get(alive))
         .route("/readyz", get(ready))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(Arc::clone(&admin), auth::check))
         .with_state(admin)
+}
+
+/// A core that is stuck is worth a restart; one that has ended is not: the server is stopping.
+async fn alive(State(admin): State<Arc<Admin>>) -> Result<&'static str, Refusal> {
+    let anything = || Ask::Client { id: "".into() };
+    match timeout(Duration::from_secs(LIVENESS_SECONDS), admin.hub.ask_all(anything)).await {
+        Ok(Ok(_) | Err(Unanswered::Ended)) => Ok("ok\n"),
+        Ok(Err(Unanswered::Overloaded)) | Err(_) => {
+            let message = "a core does not answer; restart the server, and please report it";
+            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stuck", message))
+        }
+    }
 }
 
 async fn ready(State(admin): State<Arc<Admin>>) -> (StatusCode, &'static str) {

@@ -60,7 +60,8 @@ impl Bounded {
         match &self.socket {
             Socket::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                stream.set_nodelay(true)?;
+                // It fails when the peer has gone already, which the next read finds out.
+                drop(stream.set_nodelay(true));
                 Ok(Stream::Tcp(stream))
             }
             Socket::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
@@ -77,9 +78,11 @@ impl Listener for Bounded {
         loop {
             match self.accept_one().await {
                 Ok(stream) => return (Connection::new(stream, place), ()),
+                // The peer has gone before it was accepted.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(e) => {
-                    // Out of descriptors, or the peer has gone already: neither gets better at once.
                     tracing::debug!("accepting on the admin address: {e}");
+                    // Out of descriptors or memory: it does not get better at once.
                     sleep(Duration::from_millis(50)).await;
                 }
             }
