@@ -1,6 +1,6 @@
 //! The built binary as a command: exit codes, one-line errors, what check and doctor print, publishing.
 
-#![allow(clippy::unwrap_used)]
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -143,10 +143,10 @@ fn doctor_names_a_configuration_that_cannot_be() {
     );
 }
 
-/// A request as it came: connection, request line and headers of interest, body.
+/// A request that came: number of its connection, request line and headers of interest, body.
 type Request = (usize, String, String);
 
-/// An admin API that gives each request the next of these answers. Ends with the requests that came.
+/// An admin API that gives each request the next of these answers, and ends with the requests.
 fn admin(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<Request>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,6 +1,6 @@
 //! Loading the configuration: sources, errors with their places, the reference page.
 
-#![allow(clippy::unwrap_used)]
+#![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn value_of(loaded: &Loaded, key: &str) -> (String, String) {
 fn nothing_given_is_the_defaults() {
     let loaded = with(&[], &Flags::default()).unwrap();
     assert_eq!(loaded.config, Config::default());
-    assert!(loaded.sources.is_empty() && loaded.warnings.is_empty());
+    assert!(loaded.sources.is_empty());
     assert!(loaded.lines().iter().all(|l| l.source == Source::Default));
 }
 
@@ -426,8 +426,35 @@ fn values_of_different_keys_have_to_agree() {
     assert!(folder.error(twice).starts_with("c.toml:2: server.listen: \"127.0.0.1:5\" is listened on twice"));
     let big = "[server]\nmax_message_size = \"2MiB\"\n[limits]\ninbound_bytes = \"1MiB\"\n";
     assert!(folder.error(big).starts_with("c.toml:2: server.max_message_size: \"2MiB\" is more than"));
-    let warned = folder.load("[server]\nidle_timeout = \"1s\"\n").unwrap().warnings;
+    let warned = config::check(&folder.load("[server]\nidle_timeout = \"1s\"\n").unwrap().config).unwrap();
     assert!(warned.len() == 1 && warned[0].contains("server.idle_timeout"), "{warned:?}");
+}
+
+#[test]
+fn what_a_program_makes_is_checked_too() {
+    assert_eq!(config::check(&Config::default()), Ok(Vec::new()));
+    let with = |identities: &[(&str, &str)], origin: &str| {
+        let identity = |(token, id): &(&str, &str)| Identity {
+            token: (*token).into(),
+            id: Some((*id).into()),
+            ..Identity::default()
+        };
+        let mut config = Config::default();
+        config.auth.identity = identities.iter().map(identity).collect();
+        config.auth.allowed_origins = vec![origin.into()];
+        config::check(&config).map_err(|e| e.to_string())
+    };
+    assert!(with(&[("a", "x"), ("b", "x")], "https://a").is_ok());
+    for (identities, origin, says) in [
+        (&[("", "x")][..], "null", "identity 1 has no token of its own"),
+        (&[("a", "x"), ("a", "y")], "null", "identity 2 has no token of its own"),
+        (&[("a", "")], "null", "\"\" is no id"),
+        (&[("a", "a1-0123456789abcdef01234567")], "null", "is no id"),
+        (&[], "https://a/", "is no origin"),
+    ] {
+        let error = with(identities, origin).unwrap_err();
+        assert!(error.starts_with("configuration: auth.") && error.contains(says), "{error}");
+    }
 }
 
 #[test]

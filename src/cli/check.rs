@@ -2,17 +2,17 @@
 
 use std::fmt::Write;
 
-use seqcast::config::{Config, Loaded, MemoryTerm, clamp_connections, memory_sum};
+use seqcast::config::{Config, MemoryTerm, memory_sum};
+use seqcast::server;
 
-use super::{ConfigArgs, Failure, host, print, read_schema};
+use super::{ConfigArgs, Failure, host, print};
 
 /// Column at which the sources of values begin, where the values leave room.
 const SOURCE_COLUMN: usize = 52;
 
 pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
     let loaded = args.load()?;
-    read_schema(&loaded.config.schema.file)?.with_unverified(loaded.config.inbound.keys().cloned())?;
-    let cores = loaded.config.server.cores.resolve(&host::processors()?).map_err(Failure)?.len();
+    let plan = server::plan(loaded.config.clone())?;
     let mut out = String::new();
     for line in loaded.lines() {
         let setting = format!("{} = {}", line.key, line.value);
@@ -20,19 +20,11 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         let _ = writeln!(out, "{setting:SOURCE_COLUMN$}  # {}", line.source);
     }
     out += "\n";
-    let (config, warnings) = fitted(&loaded);
-    out += &memory(&config, cores as u64);
-    for warning in warnings {
+    out += &memory(plan.config(), plan.processors().len() as u64);
+    for warning in plan.warnings() {
         let _ = writeln!(out, "# warning: {warning}");
     }
     print(&out)
-}
-
-/// The configuration as it comes to be on this machine, and what is allowed but looks like a mistake.
-pub fn fitted(loaded: &Loaded) -> (Config, Vec<String>) {
-    let mut config = loaded.config.clone();
-    let clamped = clamp_connections(&mut config, host::descriptors());
-    (config, loaded.warnings.iter().cloned().chain(clamped).collect())
 }
 
 /// The sum of limits, one line a term, beside what there is.

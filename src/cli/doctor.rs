@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use seqcast::config::{Config, Listen, Loaded, memory_sum};
+use seqcast::server;
 use seqcast::uring::{self, Finding, Grade};
 
 use super::{ConfigArgs, Failure, check, host, one_line, print};
@@ -22,10 +23,7 @@ pub fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
     let mut findings = uring::findings();
     match args.load() {
         Err(Failure(text)) => findings.push(finding(Grade::Bad, text, "")),
-        Ok(loaded) => {
-            findings.push(ok("the configuration can be used"));
-            findings.extend(of_configuration(&loaded)?);
-        }
+        Ok(loaded) => findings.extend(of_configuration(&loaded)),
     }
     let line = |f: &Finding| {
         let grade = match f.grade {
@@ -41,24 +39,18 @@ pub fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn of_configuration(loaded: &Loaded) -> Result<Vec<Finding>, Failure> {
-    let (config, warnings) = check::fitted(loaded);
-    let mut findings: Vec<_> = warnings.into_iter().map(|w| finding(Grade::Poor, w, "")).collect();
-    findings.push(match super::read_schema(&config.schema.file) {
-        Ok(schema) => ok(format!("schema: {} events", schema.len())),
-        Err(Failure(text)) => finding(Grade::Bad, text, ""),
-    });
-    let processors = host::processors()?;
-    match config.server.cores.resolve(&processors) {
-        Err(text) => findings.push(finding(Grade::Bad, text, "")),
-        Ok(cores) => {
-            findings.push(ok(format!("{} of {} processors run", cores.len(), processors.len())));
-            findings.extend(memory(&config, cores.len() as u64));
-        }
-    }
+fn of_configuration(loaded: &Loaded) -> Vec<Finding> {
+    let plan = match server::plan(loaded.config.clone()) {
+        Ok(plan) => plan,
+        Err(error) => return vec![finding(Grade::Bad, error.to_string(), "")],
+    };
+    let mut findings = vec![ok(format!("the configuration can be used: {} events", plan.schema().len()))];
+    findings.extend(plan.warnings().iter().map(|w| finding(Grade::Poor, w, "")));
+    let config = plan.config();
+    findings.extend(memory(config, plan.processors().len() as u64));
     findings.extend(config.server.listen.iter().map(|l| address("server.listen", l)));
     findings.extend(config.admin.listen.iter().map(|l| address("admin.listen", l)));
-    Ok(findings)
+    findings
 }
 
 fn memory(config: &Config, cores: u64) -> Option<Finding> {

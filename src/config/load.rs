@@ -82,8 +82,6 @@ pub struct Loaded {
     pub config: Config,
     /// Sources of the values that are not defaults, by `section.key`.
     pub sources: BTreeMap<String, Source>,
-    /// What is allowed but looks like a mistake; one line each.
-    pub warnings: Vec<String>,
     file: Option<PathBuf>,
     variables: Vec<(String, String)>,
     flags: Flags,
@@ -125,9 +123,9 @@ pub fn load(
     }
     loader.flags(flags)?;
     let Loader { config, sources } = loader;
-    let warnings = validate::validate(&config, &sources)?;
+    validate::validate(&config, &sources)?;
     let file = file.map(Path::to_path_buf);
-    Ok(Loaded { config, sources, warnings, file, variables, flags: flags.clone() })
+    Ok(Loaded { config, sources, file, variables, flags: flags.clone() })
 }
 
 const PREFIX: &str = "SEQCAST_";

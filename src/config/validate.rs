@@ -35,19 +35,23 @@ pub fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
             return refuse(format!("auth.allowed_origins: {} is no origin", quoted(origin)), todo);
         }
     }
-    if let Some(id) = config.auth.identity.iter().filter_map(|i| i.id.as_ref()).find(|id| is_anonymous_id(id))
-    {
-        let what = format!("auth.identity: {} has the form of the ids that the server makes", quoted(id));
-        return refuse(what, "choose another id".into());
+    for (i, identity) in config.auth.identity.iter().enumerate() {
+        let earlier = config.auth.identity[..i].iter().any(|e| e.token == identity.token);
+        if identity.token.is_empty() || earlier {
+            let what = format!("auth.identity: identity {} has no token of its own", i + 1);
+            return refuse(what, "give it one".into());
+        }
+        if let Some(id) = identity.id.as_ref().filter(|id| id.is_empty() || is_anonymous_id(id)) {
+            let what = format!("auth.identity: {} is no id, or one as the server makes them", quoted(id));
+            return refuse(what, "choose another id".into());
+        }
     }
-    validate(config, &BTreeMap::new()).map_err(|e| ConfigError { place: "configuration".into(), ..e })
+    validate(config, &BTreeMap::new()).map_err(|e| ConfigError { place: "configuration".into(), ..e })?;
+    Ok(warnings(config))
 }
 
-/// Checks a configuration; returns warnings.
-pub(super) fn validate(
-    config: &Config,
-    sources: &BTreeMap<String, Source>,
-) -> Result<Vec<String>, ConfigError> {
+/// Checks what was read value by value.
+pub(super) fn validate(config: &Config, sources: &BTreeMap<String, Source>) -> Result<(), ConfigError> {
     let refuse = |key: &str, what: String, todo: &str| {
         let place = sources.get(key).cloned().unwrap_or_default().to_string();
         Err(ConfigError { place, what: format!("{key}: {what}"), todo: todo.into() })
@@ -81,9 +85,10 @@ pub(super) fn validate(
         let what = format!("identity {} has the shared auth.token", same + 1);
         return refuse("auth.identity", what, "give it its own token");
     }
-    Ok(warnings(config))
+    Ok(())
 }
 
+/// What is allowed but looks like a mistake.
 fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     let (ping, idle) = (config.server.ping_interval, config.server.idle_timeout);

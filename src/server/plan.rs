@@ -33,6 +33,11 @@ impl Plan {
         &self.config
     }
 
+    /// The processors that cores run on, one each.
+    pub fn processors(&self) -> &[u16] {
+        &self.processors
+    }
+
     /// The events.
     pub fn schema(&self) -> &Schema {
         &self.schema
