@@ -123,7 +123,7 @@ impl Schema {
     }
 
     /// Number of events; indices are below it.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "no events is no special case")]
     pub fn len(&self) -> usize {
         self.events.len()
     }
@@ -184,7 +184,8 @@ impl Schema {
     ///
     /// Absent optional texts and objects are left out; absent numbers, flags, enumerations and arrays are 0,
     /// false, the first member and `[]`. A number that is no member of its enumeration is the first one.
-    /// Integers are exact. JSON has no NaN and no infinity: they become null.
+    /// Integers are exact. JSON has no NaN and no infinity: they become null. An array of flags grows most, to
+    /// some 32 bytes a flag.
     ///
     /// # Errors
     /// As [`Schema::verify`], and [`Malformed::NoModel`].
