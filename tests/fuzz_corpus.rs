@@ -32,3 +32,8 @@ fn frames() {
 fn control() {
     run("control", bodies::control);
 }
+
+#[test]
+fn json() {
+    run("json", bodies::json);
+}

@@ -3,6 +3,10 @@
 
 #[path = "../wire/again.rs"]
 mod again;
+#[path = "../schema/input.rs"]
+mod input;
+
+pub use input::one as json;
 
 use seqcast::wire::control::{Control, Encoder, VERSION, decode};
 use seqcast::wire::envelope;
