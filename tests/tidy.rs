@@ -226,6 +226,21 @@ fn architecture_lists_every_file() {
 }
 
 #[test]
+fn the_test_page_lists_every_target() {
+    let page = read("docs/TESTING.md");
+    let targets =
+        files("tests", &[".rs"]).into_iter().filter_map(|(path, _)| match path.matches('/').count() {
+            1 => Some(path),
+            _ => path.strip_suffix("/main.rs").map(str::to_owned),
+        });
+    let missing: Vec<String> = targets.filter(|target| !page.contains(&format!("| `{target}` |"))).collect();
+    assert!(
+        missing.is_empty(),
+        "add a row `| `TARGET` | kind | what it shows |` to docs/TESTING.md for: {missing:?}"
+    );
+}
+
+#[test]
 fn every_dependency_has_a_reason() {
     let page = read("docs/DEPENDENCIES.md");
     let mut missing = Vec::new();
