@@ -95,23 +95,36 @@ struct Peer<S> {
 }
 
 impl<S: Read + Write> Peer<S> {
-    /// None: the connection ended before the answer.
-    fn upgrade(mut stream: S) -> Option<Peer<S>> {
+    /// The stream comes back if there is no answer within its read timeout.
+    fn upgrade(mut stream: S) -> Result<Peer<S>, S> {
         let request = b"GET /any HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-        stream.write_all(request).ok()?;
+        stream.write_all(request).unwrap();
+        Peer::answered(stream)
+    }
+
+    fn answered(mut stream: S) -> Result<Peer<S>, S> {
         let mut unread = Vec::new();
         let end = loop {
             if let Some(at) = unread.windows(4).position(|window| window == b"\r\n\r\n") {
                 break at + 4;
             }
             let mut chunk = [0; 1024];
-            let count = stream.read(&mut chunk).ok().filter(|count| *count > 0)?;
-            unread.extend_from_slice(&chunk[..count]);
+            match stream.read(&mut chunk) {
+                Ok(count) => {
+                    assert!(count > 0, "the server closed");
+                    unread.extend_from_slice(&chunk[..count]);
+                }
+                Err(error) => {
+                    let late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+                    assert!(late && unread.is_empty(), "{error}");
+                    return Err(stream);
+                }
+            }
         };
         assert!(unread.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&unread));
         let unread = unread.split_off(end);
-        Some(Peer { stream, decoder: Decoder::new(Role::Client), unread })
+        Ok(Peer { stream, decoder: Decoder::new(Role::Client), unread })
     }
 
     fn send(&mut self, opcode: u8, payload: &[u8]) {
@@ -306,19 +319,26 @@ fn running_out_of_descriptors_hurts_nobody_who_is_there() {
     let log = std::env::temp_dir().join(format!("seqcast-echo-log-{}", std::process::id()));
     let line = format!("ulimit -n {LIMIT}; exec \"$0\" \"$@\" 2>{}", log.display());
     let server = Server::start_with(&["--listen", "127.0.0.1:0"], &line);
-    let free = LIMIT - server.descriptors();
-    let mut peers: Vec<_> = (0..free).map(|_| server.connect()).collect();
-    let mut waiting = server.tcp();
-    waiting.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    let refused = waiting.read(&mut [0; 16]).unwrap_err();
-    assert!(matches!(refused.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{refused}");
+    let mut peers = Vec::new();
+    let waiting = loop {
+        let stream = server.tcp();
+        stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        match Peer::upgrade(stream) {
+            Ok(peer) => peers.push(peer),
+            Err(stream) => break stream,
+        }
+        assert!(peers.len() <= LIMIT, "more connections than descriptors");
+    };
+    waiting.set_read_timeout(Some(PATIENCE)).unwrap();
+    peers.iter().for_each(|peer| peer.stream.set_read_timeout(Some(PATIENCE)).unwrap());
     peers.iter_mut().for_each(|peer| peer.echoes(b"still here"));
     let ticks = server.ticks();
     thread::sleep(Duration::from_millis(300));
     assert!(server.ticks() - ticks < 10, "it does not spin while it has no descriptors");
     drop(peers.pop());
-    waiting.set_read_timeout(Some(PATIENCE)).unwrap();
-    Peer::upgrade(waiting).expect("it is accepted now").echoes(b"at last");
+    Peer::answered(waiting).expect("it is accepted now").echoes(b"at last");
+    let said = fs::read_to_string(&log).unwrap();
+    assert_eq!(said.matches("no more connections can be accepted").count(), 1, "{said}");
     fs::remove_file(&log).unwrap();
 }
 

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use seqcast::config::{self, Flags, Listen};
+use seqcast::control::Logging;
 use seqcast::uring::run_echo;
 
 use super::{Failure, print};
@@ -16,11 +17,12 @@ pub struct EchoArgs {
 
 pub fn run(args: &EchoArgs) -> Result<(), Failure> {
     let flags = Flags { listen: args.listen.clone(), ..Flags::default() };
-    let addresses = config::load(None, std::iter::empty(), &flags)?.config.server.listen;
+    let config = config::load(None, std::iter::empty(), &flags)?.config;
+    Logging::start(&config.log).map_err(Failure)?;
     let ready = |bound: &[Listen]| {
         let bound: Vec<String> = bound.iter().map(Listen::to_string).collect();
         // Who started us may not listen any more; the server runs all the same.
         let _ = print(&format!("listening {}\n", bound.join(" ")));
     };
-    run_echo(&addresses, ready).map_err(|error| Failure(error.to_string()))
+    run_echo(&config.server.listen, ready).map_err(|error| Failure(error.to_string()))
 }

@@ -13,6 +13,9 @@ use crate::shard::step::{Input, Instant, Level, LogLine};
 /// How long accepting pauses for want of descriptors or memory, unless a connection closes sooner.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// A shortage is logged at most so often: it may come with every connection that takes the place of another.
+const QUIET: Duration = Duration::from_secs(60);
+
 /// The listeners of a core.
 #[derive(Debug)]
 pub(super) struct Accepting {
@@ -21,8 +24,8 @@ pub(super) struct Accepting {
     armed: Vec<bool>,
     /// When to try again, during a pause.
     again: Option<Instant>,
-    /// A shortage was logged and has not ended yet.
-    is_short: bool,
+    /// When a shortage may be logged again.
+    quiet_until: Instant,
     /// Nothing is accepted any more.
     is_over: bool,
 }
@@ -30,7 +33,7 @@ pub(super) struct Accepting {
 impl Accepting {
     pub(super) fn new(listeners: Vec<Listener>) -> Accepting {
         let armed = vec![false; listeners.len()];
-        Accepting { listeners, armed, again: None, is_short: false, is_over: false }
+        Accepting { listeners, armed, again: None, quiet_until: Instant(0), is_over: false }
     }
 
     pub(super) fn again(&self) -> Option<Instant> {
@@ -77,7 +80,6 @@ impl Driver {
     }
 
     pub(super) fn on_accepted(&mut self, listener: u32, socket: OwnedFd, armed: bool) {
-        self.accepting.is_short = false;
         self.accepting.armed[listener as usize] = armed;
         if !armed {
             self.arm_accepts();
@@ -100,9 +102,10 @@ impl Driver {
     fn pause_accepting(&mut self, errno: i32) {
         self.accepting.again = Some(self.now + PAUSE);
         self.core.counters().accept_pauses += 1;
-        if std::mem::replace(&mut self.accepting.is_short, true) {
+        if self.now < self.accepting.quiet_until {
             return;
         }
+        self.accepting.quiet_until = self.now + QUIET;
         let remedy = match errno {
             libc::EMFILE => "raise the limit of open files (`ulimit -n`, systemd: LimitNOFILE)",
             libc::ENFILE => "raise the system's limit of open files (sysctl fs.file-max)",
