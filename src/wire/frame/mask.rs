@@ -17,7 +17,14 @@ pub fn mask(payload: &mut [u8], key: [u8; 4]) {
     for word in words {
         *word = (u64::from_ne_bytes(*word) ^ wide).to_ne_bytes();
     }
-    for (byte, key) in tail.iter_mut().zip([a, b, c, d, a, b, c]) {
+    let (half, tail) = match tail.split_first_chunk_mut::<4>() {
+        Some((half, tail)) => (Some(half), tail),
+        None => (None, tail),
+    };
+    if let Some(half) = half {
+        *half = (u32::from_ne_bytes(*half) ^ u32::from_ne_bytes(key)).to_ne_bytes();
+    }
+    for (byte, key) in tail.iter_mut().zip(key) {
         *byte ^= key;
     }
 }
