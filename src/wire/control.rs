@@ -1,4 +1,4 @@
-//! Control messages: FlatBuffers behind an envelope (docs/PROTOCOL.md), verified before a byte of them is believed.
+//! Control messages: FlatBuffers behind an envelope (docs/PROTOCOL.md), verified before they are believed.
 
 #![forbid(unsafe_code)]
 
@@ -149,8 +149,8 @@ impl std::fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Reads the payload of the control message with this id. The size prefix is not believed, a file identifier not
-/// required, and bytes behind the end are ignored. Work and memory are bounded by the payload's length.
+/// Reads the payload of the control message with this id. The size prefix is not believed, a file identifier
+/// not required, and bytes behind the end are ignored. Work and memory are bounded by the payload's length.
 ///
 /// # Errors
 /// See [`Malformed`].
@@ -200,8 +200,9 @@ fn membership(payload: &[u8]) -> Result<&str, Malformed> {
     Ok(text(root::<tables::Membership>(payload)?.name()))
 }
 
-/// The verified root table. Offsets of a hostile message may share one long string many times; what the verifier
-/// visits is therefore limited to twice the payload, and one table is all that a control message has.
+/// The verified root table. Offsets of a hostile message may share one long string many times; what the
+/// verifier visits is therefore limited to twice the payload, and one table is all that a control message
+/// has.
 fn root<'a, T: Follow<'a> + Verifiable + 'a>(payload: &'a [u8]) -> Result<T::Inner, Malformed> {
     let options = VerifierOptions {
         max_depth: 1,
@@ -212,7 +213,8 @@ fn root<'a, T: Follow<'a> + Verifiable + 'a>(payload: &'a [u8]) -> Result<T::Inn
     flatbuffers::size_prefixed_root_with_opts::<T>(&options, payload).map_err(|_| Malformed)
 }
 
-/// Writes control messages, envelope and payload. Its memory is reused: after the longest message it allocates nothing.
+/// Writes control messages, envelope and payload. Its memory is reused: after the longest message it
+/// allocates nothing.
 #[derive(Default)]
 pub struct Encoder {
     builder: FlatBufferBuilder<'static>,

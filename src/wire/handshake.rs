@@ -1,4 +1,4 @@
-//! The HTTP/1.1 side: request heads, the upgrade of RFC 6455 section 4.2, refusals. Every answer but 101 closes.
+//! The HTTP/1.1 side: request heads, the upgrade of RFC 6455 4.2, refusals. Every answer but 101 closes.
 
 #![forbid(unsafe_code)]
 
@@ -254,8 +254,8 @@ fn split_target(target: &str) -> Result<(&str, Option<&str>), Refusal> {
 }
 
 impl<'a> Request<'a> {
-    /// The value of the first query parameter of this name, percent-decoded; `+` stays a plus. None if there is none
-    /// or it is not UTF-8. Broken escapes are kept as they are.
+    /// The value of the first query parameter of this name, percent-decoded; `+` stays a plus. None if there
+    /// is none or it is not UTF-8. Broken escapes are kept as they are.
     pub fn query_value(&self, name: &str) -> Option<Cow<'a, str>> {
         self.query?.split('&').find_map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -310,8 +310,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Base64 of 16 bytes. The four bits that base64 has too many may be anything: some clients make keys of random
-/// letters.
+/// Base64 of 16 bytes. The four bits that base64 has too many may be anything: some clients make keys of
+/// random letters.
 fn is_key(key: &[u8]) -> bool {
     const BASE64: GeneralPurpose = GeneralPurpose::new(
         &base64::alphabet::STANDARD,

@@ -1,4 +1,4 @@
-//! What travels: HTTP upgrade, RFC 6455 frames, the 14-byte envelope, control messages. Bytes in, values out; no I/O.
+//! What travels: HTTP upgrade, RFC 6455 frames, the envelope, control messages. Bytes in, values out; no I/O.
 //!
 //! | module | turns | into |
 //! | --- | --- | --- |

@@ -1,5 +1,6 @@
-//! What each fuzz target does with its input. fuzz/fuzz_targets feed these from libFuzzer, tests/fuzz_corpus.rs from
-//! the stored corpora. A target is a function here, a file there, a `[[bin]]` of fuzz/Cargo.toml and a corpus.
+//! What each fuzz target does with its input. fuzz/fuzz_targets feed these from libFuzzer,
+//! tests/fuzz_corpus.rs from the stored corpora. A target is a function here, a file there, a `[[bin]]` of
+//! fuzz/Cargo.toml and a corpus.
 
 #[path = "../wire/again.rs"]
 mod again;
@@ -13,8 +14,8 @@ use seqcast::wire::envelope;
 use seqcast::wire::frame::{Bounds, Decoder, Item, Role, Violation};
 use seqcast::wire::handshake::{self, Refusal, Request};
 
-/// Any bytes as a request: what is complete stays what it is whatever follows, what precedes it is incomplete, and
-/// every answer is HTTP.
+/// Any bytes as a request: what is complete stays what it is whatever follows, what precedes it is
+/// incomplete, and every answer is HTTP.
 pub fn handshake(data: &[u8]) {
     let request = match handshake::parse(data) {
         Ok(Some(request)) => request,
@@ -61,8 +62,8 @@ fn check_response(bytes: &[u8]) -> (u16, usize, usize) {
     (response.code.expect("complete"), response.headers.len(), status.unwrap())
 }
 
-/// The first byte chooses the role and the limits, the second where the stream is cut; the rest is the stream.
-/// However it is cut, the same comes out.
+/// The first byte chooses the role and the limits, the second where the stream is cut; the rest is the
+/// stream. However it is cut, the same comes out.
 pub fn frames(data: &[u8]) {
     let [choice, step, stream @ ..] = data else { return };
     let role = if choice & 1 == 0 { Role::Server } else { Role::Client };
@@ -114,8 +115,8 @@ fn check_item(item: &Item<'_>, bounds: &Bounds) {
     }
 }
 
-/// Any bytes as a message, and as the payload of each control message: what is decoded can be encoded and reads the
-/// same again.
+/// Any bytes as a message, and as the payload of each control message: what is decoded can be encoded and
+/// reads the same again.
 pub fn control(data: &[u8]) {
     if let Some(header) = envelope::parse(data) {
         let mut again = Vec::new();

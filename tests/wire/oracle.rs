@@ -22,7 +22,8 @@ fn oracle(role: protocol::Role, stream: &[u8]) -> (Vec<Got>, Option<u16>) {
             Ok(Message::Ping(data)) => Got::Ping(data.into()),
             Ok(Message::Pong(data)) => Got::Pong(data.into()),
             Ok(Message::Close(frame)) => {
-                // It replaces a close frame with a forbidden code by one of its own; for us that is a violation.
+                // It replaces a close frame with a forbidden code by one of its own; for us that is a
+                // violation.
                 return match frame {
                     Some(f) if f.reason.as_str() == "Protocol violation" => (got, Some(1002)),
                     Some(f) => (push(got, Got::Close(Some(f.code.into()), f.reason.to_string())), None),

@@ -109,8 +109,8 @@ fn client_side_cuts() {
     }
 }
 
-/// A request head, then control messages of every kind: the head is incomplete until its last byte, and the frames
-/// behind it are found.
+/// A request head, then control messages of every kind: the head is incomplete until its last byte, and the
+/// frames behind it are found.
 #[test]
 fn head_then_control_messages() {
     let head = b"GET /ws HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

@@ -8,7 +8,8 @@ use crate::limits;
 /// Reads the frames of one connection. It owns memory only while a frame or message is unfinished.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    /// The unmasked beginning of a data message; behind it `partial` bytes of an unfinished header or control frame.
+    /// The unmasked beginning of a data message; behind it `partial` bytes of an unfinished header or control
+    /// frame.
     held: Vec<u8>,
     /// Payload bytes of the present frame that are still to come.
     left: u64,
@@ -157,8 +158,8 @@ impl Decoder {
         self.partial += bytes.len() as u8; // at most CONTROL_FRAME_BYTES together
     }
 
-    /// The usual case, decided by two bytes: a whole binary message of at most 125 bytes, with nothing unfinished before
-    /// it. What it leaves alone takes the long way, which comes to the same.
+    /// The usual case, decided by two bytes: a whole binary message of at most 125 bytes, with nothing
+    /// unfinished before it. What it leaves alone takes the long way, which comes to the same.
     fn read_short<'b>(&self, input: &mut &'b mut [u8], bounds: &Bounds) -> Option<&'b [u8]> {
         let [FIN_BINARY, second, ..] = **input else { return None };
         let (masked, header_bytes) = match self.role {

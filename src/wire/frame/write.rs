@@ -45,8 +45,8 @@ pub fn push_frame(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// Appends a server's close frame. Without a code the frame is empty and the reason is left out; a reason longer than
-/// 123 bytes is cut at a character.
+/// Appends a server's close frame. Without a code the frame is empty and the reason is left out; a reason
+/// longer than 123 bytes is cut at a character.
 ///
 /// # Panics
 /// In debug builds, if the code may not be sent (1005, 1006, 1015, ...).
@@ -72,7 +72,8 @@ pub fn push_masked_frame(out: &mut Vec<u8>, opcode: u8, key: [u8; 4], payload: &
     mask(&mut out[start..], key);
 }
 
-/// Length, header included, of the unmasked frame that begins at `bytes[0]`; none if its header is incomplete.
+/// Length, header included, of the unmasked frame that begins at `bytes[0]`; none if its header is
+/// incomplete.
 pub fn frame_len(bytes: &[u8]) -> Option<usize> {
     let len = match bytes.get(1)? & 0x7F {
         126 => usize::from(u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?)),
