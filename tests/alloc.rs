@@ -8,8 +8,9 @@ use seqcast::schema::Schema;
 use seqcast::shard::admit::Admission;
 use seqcast::shard::step::{ConnId, Input, Instant, Output, Peer};
 use seqcast::shard::{Setup, Shard};
-use seqcast::wire::control::Encoder;
-use seqcast::wire::{envelope, frame};
+use seqcast::wire::control::{self, Control, Encoder};
+use seqcast::wire::envelope;
+use seqcast::wire::frame::{self, Bounds, Decoder};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -227,6 +228,43 @@ fn without_resume() {
 #[test]
 fn with_a_reader_that_takes_nothing() {
     assert_eq!(steady_state(|config| config.replay.history_size = 64, true), 0);
+}
+
+/// Control messages are read where they lie and written into memory that is there already.
+#[test]
+fn control_messages() {
+    let mut encoder = Encoder::new();
+    let mut answers = |times: u32| {
+        for n in 0..times {
+            let message = encoder.rpc_call("call 1", "quote", "QUJD");
+            let call = control::decode(envelope::id::RPC_CALL, &message[envelope::HEADER_BYTES..]);
+            assert!(matches!(call, Ok(Control::RpcCall { name: "quote", .. })));
+            encoder.hello(&["seqcast.1"], 7);
+            encoder.welcome("0123456789abcdef", ["a", "b"]);
+            encoder.pong(n.into());
+            encoder.resumed(true, 1);
+        }
+    };
+    answers(1);
+    let before = ALLOCATIONS.get();
+    answers(100);
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+}
+
+/// Whole messages are handed out from the buffer they came in; what a header promises takes no memory.
+#[test]
+fn frames() {
+    let bounds = Bounds { message_bytes: 65_536, message_frames: 16 };
+    let mut stream = [masked(&[1; 100]), masked(&[2; 20_000]), masked(&[3; 65_536])].concat();
+    let mut too_big = masked(&[4; 65_537]);
+    let (mut whole, mut refused) = (Decoder::default(), Decoder::default());
+    let before = ALLOCATIONS.get();
+    let (mut rest, mut messages) = (&mut stream[..], 0);
+    while let Ok(Some(_)) = whole.next(&mut rest, &bounds) {
+        messages += 1;
+    }
+    assert_eq!(refused.next(&mut &mut too_big[..], &bounds).map_err(|v| v.code), Err(1009));
+    assert_eq!((messages, ALLOCATIONS.get() - before), (3, 0));
 }
 
 #[test]
