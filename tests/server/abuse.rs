@@ -188,6 +188,8 @@ fn without_descriptors_the_server_refuses_and_recovers() {
     }
     assert!(server.is_alive(), "the server died: {}", server.log());
     assert!((8..=64).contains(&inside.len()), "{} of 200 were let in with 64 descriptors", inside.len());
+    let complaints = server.log().matches("no more connections").count();
+    assert!((1..=3).contains(&complaints), "the log says {complaints} times that there is no descriptor");
     drop(inside);
     server.settles(&mut admin, descriptors);
     let mut late = Peer::connect(&server, None, None);
