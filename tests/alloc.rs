@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SUBSCRIBERS: u32 = 1000;
-const EVENTS: u64 = if cfg!(debug_assertions) { 500 } else { 10_000 };
+const EVENTS: u64 = 10_000;
 /// Events before the counting, more than any ring holds.
-const WARM_UP: u64 = 640;
+const WARM_UP: u64 = 2_000;
 /// Events that arrive in one turn.
 const TURN: u64 = 16;
 
