@@ -32,6 +32,8 @@ pub const CLOSE_SECONDS: u64 = 5;
 pub const PROBE_SECONDS: u64 = 2;
 /// Rows of one slice of a listing.
 pub const LISTING_ROWS: usize = 256;
+/// Longest answer to `GET /clients`, bytes; a longer one is refused with 503. It is made at once, by the core.
+pub const LISTING_BYTES: usize = 2 << 20;
 /// Topics without members whose numbering is kept, per core.
 pub const IDLE_TOPICS: usize = 65_536;
 /// Largest sequence number: 2^53-1, the largest exact integer of a JSON number (docs/PROTOCOL.md, section 2).

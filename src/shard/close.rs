@@ -97,7 +97,7 @@ impl Shard {
         }
         self.inbound_bytes -= u64::from(conn.unfinished);
         if let Some(lane) = conn.lane {
-            self.lane_buffers.push(lane.into_buffer());
+            self.spare_lane(*lane);
         }
     }
 
@@ -261,7 +261,11 @@ impl Shard {
     /// Owners that did not answer lose their session to the first who wants it.
     pub(super) fn on_probe_timer(&mut self) {
         let now = self.now;
-        while let Some(probe) = self.probes.iter().find(|probe| probe.deadline <= now) {
+        // An owner whose connection has ended in this very step is no more to be taken over: `settle` sees to it.
+        let is_due = |probe: &&Probe, orphaned: &[SessionId]| {
+            probe.deadline <= now && !orphaned.contains(&probe.owner)
+        };
+        while let Some(probe) = self.probes.iter().find(|probe| is_due(probe, &self.orphaned)) {
             let owner = probe.owner;
             let waiting = self.take_probe(owner);
             if let Some(session) = self.find_generation(owner)
@@ -284,11 +288,10 @@ impl Shard {
         }
     }
 
-    /// Ends a probe; the requests that waited for it and still exist.
-    fn take_probe(&mut self, owner: SessionId) -> Vec<u32> {
+    /// Ends a probe; the requests that waited for it. Each may be gone, also on account of the one before.
+    fn take_probe(&mut self, owner: SessionId) -> Vec<ConnId> {
         let Some(at) = self.probes.iter().position(|probe| probe.owner == owner) else { return Vec::new() };
-        let waiting = self.probes.swap_remove(at).waiting;
-        waiting.into_iter().filter_map(|conn| self.find_conn(conn)).collect()
+        self.probes.swap_remove(at).waiting
     }
 
     /// No new connection; every outbox is flushed, then closed 1001.
@@ -299,7 +302,10 @@ impl Shard {
             let Some(conn) = self.conns[index as usize].as_ref() else { continue };
             match conn.state {
                 State::Handshake(_) => self.abort(index),
-                State::Waiting(_) => self.judge_again(index),
+                State::Waiting(_) => {
+                    let id = conn.id;
+                    self.judge_again(id);
+                }
                 State::Open => {
                     let session = conn.session;
                     self.open_gate(index);

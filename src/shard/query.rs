@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 use serde_json::{Map, Value, json};
 
-use crate::limits::LISTING_ROWS;
+use crate::limits::{LISTING_BYTES, LISTING_ROWS};
 
 use super::Shard;
 use super::publish::To;
@@ -171,14 +171,23 @@ impl Shard {
         body.to_string().into_bytes()
     }
 
-    /// Body of `GET /clients`, in order of connecting.
-    pub(super) fn public_clients(&self) -> Vec<u8> {
+    /// Body of `GET /clients`, in order of connecting; none when it would be longer than [`LISTING_BYTES`].
+    pub(super) fn public_clients(&self) -> Option<Vec<u8>> {
         let mut connected: Vec<(u32, &Session)> =
             self.sessions.iter().map(|(i, s)| (i as u32, s)).filter(|(_, s)| s.conn != NONE).collect();
         connected.sort_by_key(|(index, session)| (session.connected_at, *index));
-        let rows: Vec<Value> =
-            connected.iter().map(|(index, _)| public_row(self.client_row(*index))).collect();
-        Value::Array(rows).to_string().into_bytes()
+        let mut body = vec![b'['];
+        for (index, _) in connected {
+            if body.len() > 1 {
+                body.push(b',');
+            }
+            body.extend_from_slice(public_row(self.client_row(index)).to_string().as_bytes());
+            if body.len() >= LISTING_BYTES {
+                return None;
+            }
+        }
+        body.push(b']');
+        Some(body)
     }
 
     /// Every count agrees with what it counts. For tests: walks everything.

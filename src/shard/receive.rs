@@ -23,10 +23,14 @@ impl Shard {
         let id = self.conn(index).id;
         let mut decoder = std::mem::take(&mut self.conn_mut(index).decoder);
         let mut input = bytes;
+        let mut ended = false;
         loop {
             match decoder.next(&mut input, &self.bounds) {
                 Ok(None) => break,
-                Ok(Some(item)) => self.on_item(index, &item),
+                Ok(Some(item)) => {
+                    ended |= matches!(item, Item::Message { .. });
+                    self.on_item(index, &item);
+                }
                 Err(violation) => self.on_violation(index, &violation),
             }
             if self.find_conn(id).is_none() || !self.conn(index).is_open() {
@@ -37,24 +41,23 @@ impl Shard {
                 break;
             }
         }
-        self.keep_decoder(index, decoder);
+        self.keep_decoder(index, decoder, ended);
     }
 
-    /// Accounts for the memory of an unfinished message.
-    fn keep_decoder(&mut self, index: u32, decoder: Decoder) {
+    /// Accounts for the memory of an unfinished message, and for its time. `ended`: a message before it was completed
+    /// by the same bytes.
+    fn keep_decoder(&mut self, index: u32, decoder: Decoder, ended: bool) {
         let now = self.now;
         let conn = self.conns[index as usize].as_mut().expect("the caller looked");
-        match (decoder.is_unfinished(), conn.unfinished_since == NEVER) {
-            (true, true) => {
-                conn.unfinished_since = now;
-                conn.decoder = decoder;
-                self.arm_conn(index);
-            }
-            (false, false) => {
-                conn.unfinished_since = NEVER;
-                conn.decoder = decoder;
-            }
-            _ => conn.decoder = decoder,
+        if !decoder.is_unfinished() {
+            conn.unfinished_since = NEVER;
+        } else if ended || conn.unfinished_since == NEVER {
+            conn.unfinished_since = now;
+        }
+        let has_begun = conn.unfinished_since == now;
+        conn.decoder = decoder;
+        if has_begun {
+            self.arm_conn(index);
         }
         self.account_unfinished(index);
     }

@@ -211,9 +211,8 @@ impl Shard {
         let len = lane.len();
         if len == 0
             && let Some(lane) = conn.lane.take()
-            && self.lane_buffers.len() < SPARE_LANES
         {
-            self.lane_buffers.push(lane.into_buffer());
+            self.spare_lane(*lane);
         }
         if len < limits::CONTROL_LANE_BYTES / 2 {
             self.unpause(index, pause::LANE);
@@ -395,6 +394,14 @@ impl Shard {
         if !conn.in_control_list && !conn.blocked {
             conn.in_control_list = true;
             self.control_list.push_back(index);
+        }
+    }
+
+    /// Keeps the buffer of a lane for another one, unless there are enough or it has grown large.
+    pub(super) fn spare_lane(&mut self, lane: Lane) {
+        let buffer = lane.into_buffer();
+        if self.lane_buffers.len() < SPARE_LANES && buffer.capacity() <= limits::CONTROL_LANE_BYTES {
+            self.lane_buffers.push(buffer);
         }
     }
 

@@ -378,11 +378,12 @@ impl Conn {
         }
     }
 
-    /// Bytes that its peer makes the core hold.
+    /// Bytes that its peer makes the core hold; in a closing connection those of the answer.
     pub fn unfinished_bytes(&self) -> usize {
         let head = match &self.state {
             State::Handshake(received) | State::Waiting(received) => received.len(),
-            State::Open | State::Closing => 0,
+            State::Open => 0,
+            State::Closing => self.lane.as_ref().map_or(0, |lane| lane.len()),
         };
         head + self.decoder.buffered() + self.held.len()
     }

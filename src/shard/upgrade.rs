@@ -64,7 +64,7 @@ impl Shard {
             path if path == self.config.server.path => self.judge_upgrade(request),
             "/health" => Verdict::Json(self.health()),
             "/clients" => match self.admission.judge_token(request) {
-                Ok(_) => Verdict::Json(self.public_clients()),
+                Ok(_) => self.public_clients().map_or(Verdict::Refuse(Refusal::LONG_LISTING), Verdict::Json),
                 Err(_) => Verdict::Refuse(Refusal::UNAUTHORIZED),
             },
             _ => Verdict::Refuse(Refusal::NOT_FOUND),
@@ -130,6 +130,7 @@ impl Shard {
         conn.since = now;
         self.mark_control(index);
         self.arm_conn(index);
+        self.account_unfinished(index);
     }
 
     fn transfer(&mut self, index: u32, to: u16, received: Vec<u8>) {
@@ -147,7 +148,8 @@ impl Shard {
     }
 
     /// A waiting request is looked at again.
-    pub(super) fn judge_again(&mut self, index: u32) {
+    pub(super) fn judge_again(&mut self, id: ConnId) {
+        let Some(index) = self.find_conn(id) else { return };
         let conn = self.conn_mut(index);
         let State::Waiting(received) = &mut conn.state else { return };
         conn.state = State::Handshake(std::mem::take(received));
@@ -155,7 +157,8 @@ impl Shard {
     }
 
     /// A waiting request is refused: the owner of its id lives.
-    pub(super) fn refuse_duplicate(&mut self, index: u32) {
+    pub(super) fn refuse_duplicate(&mut self, id: ConnId) {
+        let Some(index) = self.find_conn(id) else { return };
         if matches!(self.conn(index).state, State::Waiting(_)) {
             self.refuse(index, &Refusal::DUPLICATE_ID);
         }
@@ -269,7 +272,7 @@ impl Shard {
                 received.extend_from_slice(bytes);
                 self.account_unfinished(index);
             }
-            State::Waiting(_) => self.refuse_duplicate(index),
+            State::Waiting(_) => self.refuse_duplicate(id),
             State::Open if conn.paused != 0 || !conn.held.is_empty() => {
                 self.hold(index, bytes);
                 self.account_unfinished(index);

@@ -42,6 +42,10 @@ impl Refusal {
     /// 503: the server is about to end.
     pub const DRAINING: Refusal = Refusal::new(503, "server is draining");
 
+    /// 503: `GET /clients` would be longer than [`limits::LISTING_BYTES`].
+    pub const LONG_LISTING: Refusal =
+        Refusal::new(503, "too many clients for one answer: ask the admin API, page by page");
+
     /// Any refusal; the reason is one line.
     pub const fn new(status: u16, reason: &'static str) -> Refusal {
         Refusal { status, reason: Cow::Borrowed(reason) }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod hello;
+mod hostile;
 mod policy;
 mod rig;
 mod rooms;

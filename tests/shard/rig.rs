@@ -222,6 +222,11 @@ impl Rig {
         self.input(Input::Lost { conn, unacked: Some(unacked), loss: Loss::Error });
     }
 
+    /// What arrived, as it is.
+    pub fn text(&self, conn: ConnId) -> String {
+        String::from_utf8_lossy(&self.peers[&conn].bytes).into_owned()
+    }
+
     /// What arrived since the last look, without the greeting.
     pub fn seen(&mut self, conn: ConnId) -> Vec<Seen> {
         let schema = self.schema.clone();
