@@ -76,7 +76,7 @@ enum Question<T> {
     Asked { last: u64, heard: bool },
     /// Numbers arrived that lie behind `last`: either a numbering that began at 1 before the server had handled
     /// our hello, or a server that begins at 1 and does not say so. Everything waits for the answer.
-    Doubtful { last: u64, held: Vec<(u64, usize, T)> },
+    Doubtful { last: u64, newest: u64, held: Vec<(u64, usize, T)> },
 }
 
 /// What is pending under one number: one event, but for the reference clients, which may hold it twice.
@@ -155,10 +155,10 @@ impl<T> Gate<T> {
             return;
         }
         match &mut self.question {
-            Question::Doubtful { .. } => return self.hold(now, seq, bytes, item),
+            Question::Doubtful { .. } => return self.hold(seq, bytes, item),
             Question::Asked { last, heard: false } if seq <= self.last => {
-                self.question = Question::Doubtful { last: *last, held: Vec::new() };
-                return self.hold(now, seq, bytes, item);
+                self.question = Question::Doubtful { last: *last, newest: 0, held: Vec::new() };
+                return self.hold(seq, bytes, item);
             }
             Question::Asked { heard, .. } => *heard = true,
             Question::Settled => {}
@@ -181,13 +181,12 @@ impl<T> Gate<T> {
                     self.skip_to(from - 1);
                 }
             }
-            Question::Doubtful { last, held } => {
-                let newest = held.iter().map(|(seq, ..)| *seq).max().unwrap_or(0);
+            Question::Doubtful { last, newest, held } => {
                 if lost && newest <= last {
                     // The server numbers those events again, behind our position.
                     self.continue_after(last);
                 } else {
-                    self.restart(now, last, held);
+                    self.restart(now, last, newest, held);
                 }
             }
         }
@@ -199,8 +198,8 @@ impl<T> Gate<T> {
     pub fn unanswered(&mut self, now: Duration) {
         match std::mem::replace(&mut self.question, Question::Settled) {
             Question::Settled | Question::Asked { heard: true, .. } => {}
-            Question::Asked { last, .. } => self.restart(now, last, Vec::new()),
-            Question::Doubtful { last, held } => self.restart(now, last, held),
+            Question::Asked { last, .. } => self.restart(now, last, 0, Vec::new()),
+            Question::Doubtful { last, newest, held } => self.restart(now, last, newest, held),
         }
         self.settle_timer(now);
     }
@@ -263,8 +262,11 @@ impl<T> Gate<T> {
         if seq <= self.last || self.pending.contains_key(&seq) {
             return;
         }
-        if seq > self.last + 1 && self.is_full(bytes) {
-            self.flush();
+        while seq > self.last + 1 && self.is_full(bytes) {
+            // The oldest hole is given up, no more.
+            let next = self.pending().next().unwrap_or(seq).min(seq);
+            self.miss_up_to(next - 1);
+            self.drain();
         }
         if seq == self.last + 1 {
             self.advance(seq, item);
@@ -346,8 +348,8 @@ impl<T> Gate<T> {
         self.held_bytes = 0;
     }
 
-    /// The server numbers from 1; `held` are its first events.
-    fn restart(&mut self, now: Duration, last: u64, held: Vec<(u64, usize, T)>) {
+    /// The server numbers from 1; `held` are its first events, `newest` is the last number that it has sent.
+    fn restart(&mut self, now: Duration, last: u64, newest: u64, held: Vec<(u64, usize, T)>) {
         self.flush();
         self.out.push_back(Passed::Missed { from: last + 1, to: None });
         self.last = 0;
@@ -355,20 +357,20 @@ impl<T> Gate<T> {
         for (seq, bytes, item) in held {
             self.place(now, seq, bytes, item);
         }
+        if newest > self.last {
+            self.ask();
+        }
     }
 
-    fn hold(&mut self, now: Duration, seq: u64, bytes: usize, item: T) {
-        let full = self.is_full(bytes);
-        let Question::Doubtful { last, held } = &mut self.question else { return };
-        if full || held.len() >= self.options.max_pending {
-            // Too much for one that only says hello again: this numbering has begun at 1.
-            let (last, mut held) = (*last, std::mem::take(held));
+    /// Keeps an event until the question is settled. What there is no room for can be asked for again then.
+    fn hold(&mut self, seq: u64, bytes: usize, item: T) {
+        let is_full = self.is_full(bytes);
+        let Question::Doubtful { newest, held, .. } = &mut self.question else { return };
+        *newest = seq.max(*newest);
+        if !is_full && held.len() < self.options.max_pending {
+            self.held_bytes += bytes;
             held.push((seq, bytes, item));
-            self.question = Question::Settled;
-            return self.restart(now, last, held);
         }
-        self.held_bytes += bytes;
-        held.push((seq, bytes, item));
     }
 
     fn settle_timer(&mut self, now: Duration) {

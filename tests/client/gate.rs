@@ -185,8 +185,12 @@ fn a_full_gate_gives_the_hole_up_and_says_so() {
     g.gate = Gate::new(GateOptions { max_pending: 3, ..GateOptions::default() });
     assert_eq!(g.events([2, 3, 4, 6]), "resume{0} missed{1-1} e2 e3 e4");
     assert_eq!(g.events([5]), "e5 e6");
+    assert_eq!(g.events([9, 11, 12]), "");
+    assert_eq!(g.events([8]), "missed{7-7} e8 e9", "what arrives is not given up");
+    assert_eq!(g.events([10]), "e10 e11 e12");
     g.gate = Gate::new(GateOptions { max_pending_bytes: 25, ..GateOptions::default() });
-    assert_eq!(g.events([3, 5, 6]), "resume{0} missed{1-2} e3 missed{4-4} e5 e6");
+    assert_eq!(g.events([3, 5, 6]), "resume{0} missed{1-2} e3");
+    assert_eq!(g.events([8]), "missed{4-4} e5 e6", "30 bytes would be too many");
 }
 
 #[test]
@@ -276,6 +280,17 @@ fn a_server_that_begins_at_one_without_a_word() {
     g.reopen();
     g.event(1, "n1");
     assert_eq!(g.resumed(true, 0), "missed{10-?} n1", "it answers for the new numbering");
+}
+
+#[test]
+fn what_does_not_fit_while_in_doubt_is_asked_for_again() {
+    let mut g = Ours::new();
+    g.gate = Gate::new(GateOptions { max_pending: 2, ..GateOptions::default() });
+    g.events([1, 2]);
+    g.reopen();
+    assert_eq!(g.events([1, 2, 3, 4]), "");
+    assert_eq!(g.resumed(false, 0), "missed{3-?} e1 e2 resume{2}");
+    assert_eq!(g.events([5, 3, 4]), "e3 e4 e5");
 }
 
 #[test]
