@@ -216,6 +216,8 @@ impl Shard {
         found.conn = conn;
         found.adopted = true;
         found.adopted_at = found.outbox.next();
+        found.written_from = found.outbox.cursor();
+        found.outbox.unsend_history();
         found.outbox.shield_all();
         found.access = access;
         found.connected_at = wall;
@@ -269,6 +271,7 @@ impl Shard {
             let owner = probe.owner;
             let waiting = self.take_probe(owner);
             if let Some(session) = self.find_generation(owner)
+                && !self.sessions[session as usize].is_parked()
                 && !waiting.is_empty()
             {
                 let id = self.client_id(session);

@@ -225,7 +225,7 @@ impl Outbox {
         assert!(self.oldest < self.cursor, "the queue is not history");
         let entry = self.entry(self.oldest);
         if entry.is_unsent() {
-            self.lost_to = self.oldest;
+            self.lose_up_to(self.oldest);
         }
         self.oldest += 1;
         entry
@@ -246,6 +246,19 @@ impl Outbox {
     /// What left the ring counts as lost from now on, also what was written: the client is known not to have it.
     pub fn lose_what_left(&mut self) {
         self.lost_to = self.lost_to.max(self.oldest - 1);
+    }
+
+    /// A connection takes the session up: nothing of the history was written on it.
+    pub fn unsend_history(&mut self) {
+        for seq in self.oldest..self.cursor {
+            self.mark_unsent(seq);
+        }
+        self.lose_what_left();
+    }
+
+    /// Numbers up to this one count as lost, whatever they were.
+    pub fn lose_up_to(&mut self, seq: u64) {
+        self.lost_to = self.lost_to.max(seq);
     }
 
     /// A connection takes the session up: everything after `after` counts as unsent, whatever was dropped before is in

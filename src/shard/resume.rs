@@ -27,15 +27,17 @@ impl Shard {
                 self.counters.resumes_served += 1;
                 self.resume(session, last_seq);
             }
-        } else if found.adopted {
+        } else if found.adopted && !(last_seq > 0 && found.is_untouched()) {
             self.hello_to_adopted(session, last_seq);
+            self.sessions[session as usize].greeted = true;
         } else {
             self.hello_to_fresh(session, last_seq);
+            self.sessions[session as usize].greeted = true;
         }
         self.open_gate(index);
     }
 
-    /// The first hello of a connection whose session began with it. What it was numbered so far moves behind the
+    /// The first hello of a session that no connection has written from. What it was numbered so far moves behind the
     /// client's position, so that its gate takes it.
     fn hello_to_fresh(&mut self, session: u32, last_seq: u64) {
         if last_seq == 0 {
@@ -45,10 +47,12 @@ impl Shard {
         let found = &mut self.sessions[session as usize];
         let stamped = found.outbox.next() - found.first_seq;
         let has_left = found.open && stamped > 0;
+        let mut first_behind = found.outbox.cursor();
         if !has_left || last_seq >= stamped {
             let (first, cursor) = (found.outbox.oldest(), found.outbox.cursor());
             found.outbox.renumber(last_seq);
             found.first_seq += last_seq;
+            first_behind = found.first_seq;
             for seq in first + last_seq..cursor + last_seq {
                 found.outbox.mark_unsent(seq);
             }
@@ -57,10 +61,17 @@ impl Shard {
             }
             found.jobs_moved(last_seq);
         }
-        self.answer(session, false, 0);
+        self.declare_lost(session, first_behind);
         if has_left && last_seq >= stamped {
-            self.start_replay(session, last_seq, true, ReplayAnswer::None);
+            self.start_replay(session, last_seq, u64::MAX, true, ReplayAnswer::None);
         }
+    }
+
+    /// Tells the client that it misses something, nobody knows what. Until it has `first`, the first event behind this
+    /// answer, it is told so again: the answer may be lost with the connection.
+    fn declare_lost(&mut self, session: u32, first: u64) {
+        self.sessions[session as usize].outbox.lose_up_to(first);
+        self.answer(session, false, 0);
     }
 
     /// The first hello to a session that was parked, or taken over.
@@ -76,19 +87,37 @@ impl Shard {
             outbox.renumber(by);
             self.sessions[session as usize].jobs_moved(by);
             self.sessions[session as usize].first_seq += by;
-            self.answer(session, false, 0);
+            self.declare_lost(session, last_seq + 1);
         } else if last_seq == 0 && found.acknowledged {
             if !is_open {
                 self.restart_session(session);
             }
         } else if is_open {
-            if last_seq > 0 {
-                self.counters.resumes_served += 1;
-                self.resume(session, last_seq);
-            }
+            self.catch_up(session, last_seq);
         } else {
             self.continue_adopted(session, last_seq);
         }
+    }
+
+    /// The hello comes after the gate has opened: everything behind the position. A client without one gets what this
+    /// connection began behind.
+    fn catch_up(&mut self, session: u32, last_seq: u64) {
+        let end = self.sessions[session as usize].written_from;
+        self.counters.resumes_served += u64::from(last_seq > 0);
+        if last_seq > 0 && !self.doubt_position(session, last_seq) {
+            self.resume(session, last_seq);
+        } else if !self.is_behind_replay(session, last_seq) {
+            self.start_replay(session, last_seq, end, true, ReplayAnswer::None);
+        }
+    }
+
+    /// A position that comes with the first hello of all is of an older session. True: the client was told so.
+    fn doubt_position(&mut self, session: u32, last_seq: u64) -> bool {
+        let is_strange = last_seq > 0 && !self.sessions[session as usize].greeted;
+        if is_strange {
+            self.declare_lost(session, last_seq + 1);
+        }
+        is_strange
     }
 
     /// The client comes back with a position that the session knows: everything behind it, then the answer.
@@ -96,14 +125,15 @@ impl Shard {
         let found = &mut self.sessions[session as usize];
         found.acknowledged |= last_seq > 0;
         self.counters.send_discarded += found.outbox.adopt(last_seq);
-        if found.outbox.oldest() > last_seq + 1 {
-            found.outbox.lose_what_left();
-        }
+        let is_answered = self.doubt_position(session, last_seq);
+        let found = &mut self.sessions[session as usize];
         let from = found.outbox.oldest().max(last_seq + 1);
         let from = if from < found.outbox.next() { from } else { 0 };
-        self.start_replay(session, last_seq, true, ReplayAnswer::None);
+        self.start_replay(session, last_seq, u64::MAX, true, ReplayAnswer::None);
         if last_seq > 0 {
             self.counters.resumes_served += 1;
+        }
+        if last_seq > 0 && !is_answered {
             self.add_job(session, Job::Resumed { after: last_seq, from });
         }
     }
@@ -175,20 +205,29 @@ impl Shard {
             self.answer(session, true, 0);
             return;
         }
-        if let Some(jobs) = found.jobs.as_mut().filter(|jobs| jobs.replay.is_some()) {
-            jobs.again = Some(jobs.again.map_or(after, |other| other.min(after)));
+        if self.is_behind_replay(session, after) {
             return;
         }
+        let found = &mut self.sessions[session as usize];
         found.acknowledged |= after > 0;
         let unsent_only =
             found.outbox.has_lost(after) || found.outbox.has_unsent(after, found.outbox.cursor());
-        self.start_replay(session, after, unsent_only, ReplayAnswer::Resumed);
+        self.start_replay(session, after, u64::MAX, unsent_only, ReplayAnswer::Resumed);
     }
 
-    fn start_replay(&mut self, session: u32, after: u64, unsent_only: bool, answer: ReplayAnswer) {
+    /// True: a replay is running, and another one from this position follows it.
+    fn is_behind_replay(&mut self, session: u32, after: u64) -> bool {
+        let jobs = self.sessions[session as usize].jobs.as_mut();
+        let Some(jobs) = jobs.filter(|jobs| jobs.replay.is_some()) else { return false };
+        jobs.again = Some(jobs.again.map_or(after, |other| other.min(after)));
+        true
+    }
+
+    /// Sends again what lies between a position and `end`, up to the cursor.
+    fn start_replay(&mut self, session: u32, after: u64, end: u64, unsent_only: bool, answer: ReplayAnswer) {
         let found = &mut self.sessions[session as usize];
         let position = found.outbox.oldest().max(after + 1);
-        let end = found.outbox.cursor().max(position);
+        let end = found.outbox.cursor().min(end).max(position);
         let incomplete = !unsent_only && position > after + 1;
         let replay = Replay { position, end, unsent_only, after, first: 0, incomplete, answer };
         found.jobs_mut().replay = Some(replay);

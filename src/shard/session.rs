@@ -82,8 +82,12 @@ pub struct Session {
     pub id: ClientId,
     /// First sequence number of the present numbering.
     pub first_seq: u64,
+    /// A first hello was handled in it: the positions that its client names are of its numbering.
+    pub greeted: bool,
     /// First number that was given out after the connection took it up.
     pub adopted_at: u64,
+    /// First number that the connection that took it up may have written.
+    pub written_from: u64,
     /// What is to be sent besides the queue.
     pub jobs: Option<Box<Jobs>>,
     /// Rooms it is in, in joining order.
@@ -246,6 +250,11 @@ impl Session {
         for (at, _) in self.jobs.iter_mut().flat_map(|jobs| &mut jobs.stream) {
             *at = at.saturating_sub(down).max(1);
         }
+    }
+
+    /// No hello was handled in it and nothing of it was written.
+    pub fn is_untouched(&self) -> bool {
+        !self.greeted && self.outbox.cursor() == self.first_seq
     }
 
     /// A number was given out in the present numbering.

@@ -207,3 +207,75 @@ fn an_idle_history_is_freed_and_its_loss_declared() {
     rig.publish("t", 4..=4);
     assert_eq!(rig.seen(c), events(4..=4, 4..=4));
 }
+
+#[test]
+fn a_position_of_an_older_session_is_not_taken_for_one_of_its_successor() {
+    let mut rig = Rig::new(config());
+    // The connection ends before its hello arrives; the session that began with it is parked and goes on numbering.
+    let a = rig.connect("tok-u1");
+    rig.subscribe(a, "t");
+    rig.lose(a, 0);
+    rig.publish("t", 1..=4);
+    let b = rig.connect("tok-u1");
+    rig.hello(b, 2);
+    let mut want = vec![Resumed(false, 0)];
+    want.extend(events(3..=6, 1..=4));
+    assert_eq!(rig.seen(b), want);
+}
+
+#[test]
+fn a_lost_session_is_declared_until_the_client_has_heard_of_it() {
+    let mut rig = Rig::new(config());
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 41);
+    rig.subscribe(a, "t");
+    rig.publish("t", 1..=2);
+    // What was written there is lost with the connection, the answer too.
+    rig.lose(a, u32::MAX);
+    let b = rig.connect("tok-u1");
+    rig.hello(b, 41);
+    let mut want = events(42..=43, 1..=2);
+    want.push(Resumed(false, 0));
+    assert_eq!(rig.seen(b), want);
+    rig.lose(b, 0);
+    let c = rig.connect("tok-u1");
+    rig.hello(c, 42);
+    assert_eq!(
+        rig.seen(c),
+        [Seen::Event(43, 2), Resumed(true, 43)],
+        "who has an event behind the answer has the answer"
+    );
+}
+
+#[test]
+fn a_late_hello_gets_only_what_was_not_written_when_something_is_lost() {
+    let mut config = config();
+    config.resume.history_size = 2;
+    let mut rig = Rig::new(config);
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 0);
+    rig.subscribe(a, "t");
+    rig.publish("t", 1..=3);
+    rig.lose(a, u32::MAX);
+    rig.publish("t", 4..=5);
+    let b = rig.connect("tok-u1");
+    rig.pass(1000);
+    assert_eq!(rig.seen(b), events(4..=5, 4..=5), "the time to say hello is over");
+    rig.hello(b, 1);
+    assert_eq!(rig.seen(b), [Resumed(false, 0)]);
+}
+
+#[test]
+fn a_late_hello_without_a_position_gets_what_an_earlier_connection_lost() {
+    let mut rig = Rig::new(config());
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 0);
+    rig.subscribe(a, "t");
+    rig.publish("t", 1..=2);
+    rig.lose(a, u32::MAX);
+    let b = rig.connect("tok-u1");
+    rig.pass(1000);
+    assert_eq!(rig.seen(b), []);
+    rig.hello(b, 0);
+    assert_eq!(rig.seen(b), events(1..=2, 1..=2));
+}

@@ -56,6 +56,20 @@ fn a_duplicate_waits_for_the_probe() {
 }
 
 #[test]
+fn an_owner_that_ends_together_with_the_probe_needs_no_takeover() {
+    let mut config = config();
+    config.server.idle_timeout = std::time::Duration::from_secs(2);
+    let mut rig = Rig::new(config);
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 0);
+    let b = rig.connect("tok-u1");
+    rig.pass(2_001);
+    assert_eq!(rig.seen(a), [Seen::Other("ping"), Seen::Close(1001)]);
+    assert!(!rig.peers[&b].finished, "let in");
+    assert_eq!((rig.shard.counters().takeovers, rig.shard.counters().closed_idle), (0, 1));
+}
+
+#[test]
 fn what_peers_leave_unfinished_has_one_bound_whoever_they_are() {
     let mut config = config();
     config.limits.inbound_bytes = 10_000;
