@@ -119,3 +119,15 @@ fn writes_may_end_anywhere() {
         assert_eq!(seen, events(1..=6, 1..=6), "steps of {step}");
     }
 }
+
+#[test]
+fn what_drop_newest_dropped_comes_after_a_return() {
+    let (mut rig, c) = stalled(Policy::DropNewest, 1000, 300, 100);
+    rig.publish("t", 1..=20);
+    rig.lose(c, 0);
+    let b = rig.connect("tok-u1");
+    rig.hello(b, 1);
+    let mut want = events(2..=20, 2..=20);
+    want.push(Resumed(true, 2));
+    assert_eq!(rig.seen(b), want);
+}
