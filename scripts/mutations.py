@@ -65,13 +65,6 @@ MUTATIONS = [
      "            self.push_parked(index, slot);\n            return;", "            return;"),
     ("another core is not told of a topic's events", "publish.rs",
      "            false => self.rooms.topic(room).interested.clone(),", "            false => Vec::new(),"),
-    ("a topic is followed before its home has answered", "publish.rs",
-     "        if !found.follows {\n            return;\n        }\n        assert!(topic_seq == found.seq + 1, \"handoffs of one core arrive in order\");",
-     ""),
-    ("a late subscriber of a followed topic gets no history", "member.rs",
-     "            self.remember(room, seq, slot);\n            self.store.unpin(slot);", "            let _ = seq;\n            self.store.unpin(slot);"),
-    ("a taken-over connection keeps its session's mark", "close.rs",
-     "            found.outbox.mark_unsent(partial.seq);", "            let _ = partial.seq;"),
 ]
 
 
