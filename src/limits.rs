@@ -32,6 +32,15 @@ pub const CLOSE_SECONDS: u64 = 5;
 pub const PROBE_SECONDS: u64 = 2;
 /// Rows of one slice of a listing.
 pub const LISTING_ROWS: usize = 256;
+/// Descriptors that the sockets of clients leave to the rest of the process: rings, listeners, the admin API.
+pub const RESERVED_DESCRIPTORS: u32 = 24;
+/// Subprotocols `bearer.` of one request that are looked at: each is compared with every token.
+pub const BEARER_OFFERS: usize = 4;
+/// Bytes of an admin request's body past which it is not read by the control thread itself, which would answer nobody
+/// else meanwhile.
+pub const LARGE_BODY_BYTES: usize = 64 * 1024;
+/// Bytes of the names of topics without members, per core.
+pub const IDLE_NAME_BYTES: usize = 16 << 20;
 /// Longest answer to `GET /clients`, bytes; a longer one is refused with 503. It is made at once, by the core.
 pub const LISTING_BYTES: usize = 2 << 20;
 /// Topics without members whose numbering is kept, per core.
@@ -89,6 +98,8 @@ pub const CONNECTION_BYTES: u64 = 1024;
 pub const PARKED_BYTES: u64 = 768;
 /// What the kernel holds for an idle TCP connection: socket, descriptor, armed receive. Rounded up.
 pub const KERNEL_CONNECTION_BYTES: u64 = 5 * 1024;
+/// What a topic or group takes in this process, bytes, without its name and its events; rounded up.
+pub const ROOM_BYTES: u64 = 384;
 /// One row of the trace without its payload, bytes; rounded up.
 pub const TRACE_ROW_BYTES: u64 = 256;
 /// Receive buffers, scratch, rings and tables of a core that has nothing to do; rounded up.

@@ -180,7 +180,7 @@ impl Response {
 fn call(mut stream: impl Read + Write, method: &str, path: &str, headers: &str, body: &[u8]) -> Response {
     let length = body.len();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
     );
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(body).unwrap();
@@ -455,7 +455,9 @@ fn a_body_may_have_16_mib() {
     body.push(b' ');
     assert_eq!(rig.call("POST", "/v1/publish", "", &body).error(), (413, "too_large".into()));
     let mut chunked = TcpStream::connect(rig.address).unwrap();
-    chunked.write_all(b"POST /v1/publish HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+    chunked
+        .write_all(b"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .unwrap();
     chunked.write_all(format!("{:x}\r\n", body.len()).as_bytes()).unwrap();
     chunked.write_all(&body).unwrap();
     chunked.write_all(b"\r\n0\r\n\r\n").unwrap();
@@ -492,7 +494,7 @@ fn a_client_that_hangs_up_takes_nothing_with_it() {
     let rig = Rig::new(1, "", Ends::AtOnce, script);
     for _ in 0..10 {
         let mut stream = TcpStream::connect(rig.address).unwrap();
-        stream.write_all(b"GET /v1/stats HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        stream.write_all(b"GET /v1/stats HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     }
     assert_eq!(rig.get("/v1/stats").status, 200);
     assert_eq!(rig.end(), Outcome::default());

@@ -2,7 +2,8 @@
 
 use super::Config;
 use crate::limits::{
-    CONNECTION_BYTES, CONTROL_LANE_BYTES, CORE_BYTES, KERNEL_CONNECTION_BYTES, PARKED_BYTES, TRACE_ROW_BYTES,
+    CONNECTION_BYTES, CONTROL_LANE_BYTES, CORE_BYTES, IDLE_NAME_BYTES, IDLE_TOPICS, KERNEL_CONNECTION_BYTES,
+    PARKED_BYTES, ROOM_BYTES, TRACE_ROW_BYTES, UNFINISHED_REPLAYS,
 };
 
 /// One term of [`memory_sum`].
@@ -27,7 +28,15 @@ pub fn memory_sum(config: &Config, cores: u64) -> Vec<MemoryTerm> {
     let history_ring = 4 * retained.next_power_of_two().max(8);
     let full_ring = 4 * (retained + u64::from(config.backpressure.max_queue)).next_power_of_two();
     let rows = cores * u64::from(config.trace.capacity);
-    let lane = CONTROL_LANE_BYTES as u64;
+    // An answer to a request comes on top of a lane that is not full yet, in a buffer that doubles.
+    let answer = if config.rpc.is_empty() { 0 } else { 2 * config.server.max_message_size as u64 };
+    let lane = CONTROL_LANE_BYTES as u64 + answer;
+    // A name is held by its room and by the table of rooms.
+    let limits = &config.limits;
+    let rooms = u64::from(limits.topics_per_connection) + u64::from(limits.groups_per_connection);
+    let room = ROOM_BYTES + 2 * u64::from(limits.topic_name_bytes);
+    let idle_topics = IDLE_TOPICS as u64 * ROOM_BYTES + 2 * IDLE_NAME_BYTES as u64;
+    let replays = 4 * UNFINISHED_REPLAYS as u64 * u64::from(config.replay.history_size);
     let usual = |label, bytes| MemoryTerm { label, bytes, stalled: false };
     let stalled = |label, bytes| MemoryTerm { label, bytes, stalled: true };
     let topics = if config.replay.history_size > 0 { config.replay.history_bytes } else { 0 };
@@ -43,9 +52,15 @@ pub fn memory_sum(config: &Config, cores: u64) -> Vec<MemoryTerm> {
             "unfinished requests and messages: limits.inbound_bytes of each core",
             cores * config.limits.inbound_bytes,
         ),
+        usual("topics that nobody is in", cores * idle_topics),
         usual("trace", rows * (TRACE_ROW_BYTES + u64::from(config.trace.capture_bytes))),
         stalled("rings grown by full queues", connections * (full_ring - history_ring.min(full_ring))),
         stalled("lanes full of control messages", connections * lane),
+        stalled(
+            "rooms, each client alone in as many as it may be in",
+            connections.saturating_mul(rooms.saturating_mul(room)),
+        ),
+        stalled("histories on their way", connections.saturating_mul(replays)),
         stalled("unsent bytes in the kernel", connections * u64::from(config.server.unsent_low_water)),
     ]
 }

@@ -1,5 +1,6 @@
 //! Who may use the admin API.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -44,11 +45,29 @@ fn has_token(headers: &HeaderMap, token: &str) -> Result<(), Refusal> {
 /// that runs on it, on behalf of any page; its requests say so (Fetch, "Origin header"; Fetch Metadata).
 fn from_no_web_page(headers: &HeaderMap) -> Result<(), Refusal> {
     let site = headers.get("sec-fetch-site").map(|v| v.as_bytes());
-    if !headers.contains_key(header::ORIGIN) && site.is_none_or(|site| site == b"none") {
-        return Ok(());
+    if headers.contains_key(header::ORIGIN) || site.is_some_and(|site| site != b"none") {
+        let message = "requests of web pages need a token; set [admin] token";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", message));
     }
-    let message = "requests of web pages need a token; set [admin] token";
-    Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", message))
+    if headers.get(header::HOST).is_some_and(|host| !is_own_address(host.as_bytes())) {
+        let message =
+            "without a token the admin API is asked by its address or as localhost; set [admin] token";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", message));
+    }
+    Ok(())
+}
+
+/// Whether a Host header names an address, or localhost. Any other name may be one of a page whose owner lets it point
+/// to this machine: to the browser the admin API is then a part of that page, and says nothing of it in its requests.
+fn is_own_address(host: &[u8]) -> bool {
+    let Ok(host) = std::str::from_utf8(host) else { return false };
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if is_port(port) => name,
+        _ => host,
+    };
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name.is_empty() || name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
 }
 
 #[cfg(test)]
@@ -87,5 +106,18 @@ mod tests {
         assert!(!passes(&[("origin", "https://example.com")]));
         assert!(!passes(&[("origin", "null")]));
         assert!(!passes(&[("sec-fetch-site", "same-origin")]));
+    }
+
+    #[test]
+    fn without_a_token_only_addresses_are_asked() {
+        let passes = |host| from_no_web_page(&headers(&[("host", host)])).is_ok();
+        for own in ["127.0.0.1:9401", "127.0.0.1", "[::1]:9401", "[::1]", "localhost:9401", "LocalHost", ""] {
+            assert!(passes(own), "{own}");
+        }
+        for other in
+            ["example.com:9401", "localhost.example.com", "127.0.0.1.example.com:9401", "::1.x", "a:b"]
+        {
+            assert!(!passes(other), "{other}");
+        }
     }
 }

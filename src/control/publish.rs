@@ -16,13 +16,17 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::admin::{Admin, Refusal};
-use crate::limits::{ADMIN_BODIES_BYTES, ADMIN_BODY_BYTES, ADMIN_SECONDS};
+use crate::limits::{ADMIN_BODIES_BYTES, ADMIN_BODY_BYTES, ADMIN_SECONDS, LARGE_BODY_BYTES};
 use crate::schema::Schema;
 use crate::shard::step::{Answer, Ask, EventIndex, RoomKind, Target};
 
 /// Memory for the bodies that are held at one time.
 #[derive(Debug)]
-pub struct Bodies(Semaphore);
+pub struct Bodies {
+    memory: Semaphore,
+    /// One large body is parsed at a time.
+    large: Semaphore,
+}
 
 /// Unit of [`Bodies`], so that the count fits into a permit.
 const KIB: usize = 1024;
@@ -30,7 +34,7 @@ const KIB: usize = 1024;
 impl Bodies {
     /// [`ADMIN_BODIES_BYTES`], all free.
     pub fn new() -> Bodies {
-        Bodies(Semaphore::new(ADMIN_BODIES_BYTES / KIB))
+        Bodies { memory: Semaphore::new(ADMIN_BODIES_BYTES / KIB), large: Semaphore::new(1) }
     }
 }
 
@@ -56,8 +60,8 @@ pub async fn publish(State(admin): State<Arc<Admin>>, request: Request) -> Resul
         let body = request.into_body();
         let size = body.size_hint().upper().unwrap_or(ADMIN_BODY_BYTES as u64);
         let kib = size.min(ADMIN_BODY_BYTES as u64).div_ceil(KIB as u64).max(1) as u32;
-        let _memory = admin.bodies.0.acquire_many(kib).await.expect("the semaphore is never closed");
-        parse(&admin.schema, &read(body).await?)?
+        let _memory = admin.bodies.memory.acquire_many(kib).await.expect("the semaphore is never closed");
+        understand(&admin, read(body).await?).await?
     };
     let core = admin.hub.home_of_target(&target);
     let absent = match &target {
@@ -79,6 +83,18 @@ pub async fn publish(State(admin): State<Arc<Admin>>, request: Request) -> Resul
         Answer::NotFound => Err(Refusal::not_connected(absent.as_deref().unwrap_or_default())),
         _ => Err(Refusal::confused()),
     }
+}
+
+/// Parses a body: a large one on a thread of its own, one after the other, for it takes a second and many times its
+/// memory.
+async fn understand(admin: &Admin, body: Vec<u8>) -> Result<(EventIndex, Bytes, Target), Refusal> {
+    if body.len() <= LARGE_BODY_BYTES {
+        return parse(&admin.schema, &body);
+    }
+    let _turn = admin.bodies.large.acquire().await.expect("the semaphore is never closed");
+    let schema = Arc::clone(&admin.schema);
+    let parsed = tokio::task::spawn_blocking(move || parse(&schema, &body)).await;
+    parsed.unwrap_or_else(|_| Err(Refusal::confused()))
 }
 
 /// Reads the whole body. What is too long is read on for as much again, so that the client gets to see the answer

@@ -13,6 +13,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::bind::{Addresses, Bound, bind};
 use super::plan::Plan;
 use crate::control::{Control, Orders, Parts, Publisher, Reload};
+use crate::limits::RESERVED_DESCRIPTORS;
 use crate::mesh::{self, CorePort};
 use crate::schema::Schema;
 use crate::shard::step::CoreId;
@@ -220,6 +221,13 @@ struct CoreParts {
     listeners: Vec<Listener>,
     port: CorePort,
     files: u32,
+    most_sockets: usize,
+}
+
+/// Sockets that each of `cores` cores may have where so many files may be open.
+fn most_sockets(open_files: u64, cores: CoreId) -> usize {
+    let share = open_files.saturating_sub(RESERVED_DESCRIPTORS.into()) / u64::from(cores.max(1));
+    usize::try_from(share).unwrap_or(usize::MAX).max(1)
 }
 
 /// The thread of a core that says whether it can run, and then waits for the word.
@@ -238,6 +246,7 @@ impl CoreParts {
     ) -> Vec<CoreParts> {
         let cores = plan.processors.len() as CoreId;
         let most = plan.config.server.max_connections.saturating_add(PASSING_SOCKETS);
+        let most_sockets = most_sockets(files, cores);
         let files = most.min(u32::try_from(files).unwrap_or(u32::MAX));
         let wall_ms = wall_ms_at_zero();
         let part = |(core, ((port, listeners), &processor)): (usize, (_, &u16))| CoreParts {
@@ -255,6 +264,7 @@ impl CoreParts {
             listeners,
             port,
             files,
+            most_sockets,
         };
         ends.zip(&plan.processors).enumerate().map(part).collect()
     }
@@ -272,7 +282,8 @@ impl CoreParts {
         let core = self.core;
         let pinned = self.processor.map(pin);
         let shard = Core::Shard(Box::new(Shard::new(self.setup)));
-        let driver = match Driver::new(shard, self.listeners, Some(self.port), self.files) {
+        let driver = match Driver::new(shard, self.listeners, Some(self.port), self.files, self.most_sockets)
+        {
             Ok(driver) => driver,
             Err(e) => return drop(able.send(Err(e))),
         };

@@ -8,6 +8,7 @@ use subtle::ConstantTimeEq;
 
 use super::step::Instant;
 use crate::config::{Auth, DuplicateId, Identity, Rate};
+use crate::limits::BEARER_OFFERS;
 use crate::wire::handshake::Request;
 
 /// Authentication and rate settings, replaced as a whole by a reload.
@@ -85,9 +86,9 @@ impl Admission {
             return Ok(access);
         }
         if self.token_in_subprotocol {
-            for offered in request.subprotocols() {
-                let token =
-                    offered.strip_prefix("bearer.").and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
+            let offered = request.subprotocols().filter_map(|offered| offered.strip_prefix("bearer."));
+            for text in offered.take(BEARER_OFFERS) {
+                let token = URL_SAFE_NO_PAD.decode(text).ok();
                 if let Some(access) = token.and_then(|token| self.find(&token)) {
                     return Ok(access);
                 }
@@ -226,6 +227,21 @@ mod tests {
         ] {
             assert_eq!(matches(pattern, text), want, "{pattern} {text}");
         }
+    }
+
+    #[test]
+    fn only_the_first_tokens_of_a_request_are_looked_at() {
+        let auth = Auth { token: "right".into(), ..Auth::default() };
+        let admission = Admission::new(&auth, Rate { messages_per_second: 0.0, burst: 0, close: false });
+        let judged = |wrong: usize| {
+            let offers =
+                format!("{}bearer.{}", "bearer.d3Jvbmc, ".repeat(wrong), URL_SAFE_NO_PAD.encode("right"));
+            let head =
+                format!("GET /ws HTTP/1.1\r\nHost: h\r\nSec-WebSocket-Protocol: seqcast, {offers}\r\n\r\n");
+            let request = crate::wire::handshake::parse(head.as_bytes()).unwrap().unwrap();
+            admission.judge_token(&request).is_ok()
+        };
+        assert!(judged(0) && judged(BEARER_OFFERS - 1) && !judged(BEARER_OFFERS));
     }
 
     #[test]

@@ -213,6 +213,12 @@ impl Shard {
         assert_eq!(unfinished, self.inbound_bytes, "bytes of unfinished messages");
     }
 
+    /// Deadlines entered, stale ones included. For tests.
+    #[doc(hidden)]
+    pub fn deadlines(&self) -> usize {
+        self.timers.len()
+    }
+
     /// Slots of the store in use. For tests.
     #[doc(hidden)]
     pub fn store_slots(&self) -> usize {

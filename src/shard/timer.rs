@@ -27,6 +27,8 @@ pub enum Owner {
 #[derive(Debug, Default)]
 pub struct Timers {
     heap: BinaryHeap<Reverse<(Instant, Owner)>>,
+    /// Entries at which stale ones are sorted out.
+    full: usize,
 }
 
 impl Timers {
@@ -41,6 +43,22 @@ impl Timers {
     /// Wakes an owner that looks itself whether something is due.
     pub fn wake(&mut self, at: Instant, owner: Owner) {
         self.heap.push(Reverse((at, owner)));
+    }
+
+    /// Sorts out the stale entries when they may be half of all: owners come and go, and an entry may be for a time far
+    /// away. `counts` compares an entry with its owner's `armed`. Amortised over the entries made since.
+    pub fn sort_out(&mut self, counts: impl Fn(Instant, Owner) -> bool) {
+        if self.heap.len() < self.full.max(1024) {
+            return;
+        }
+        self.heap.retain(|Reverse((at, owner))| counts(*at, *owner));
+        self.full = 2 * self.heap.len();
+        self.heap.shrink_to(self.full);
+    }
+
+    /// Entries, stale or not.
+    pub fn len(&self) -> usize {
+        self.heap.len()
     }
 
     /// The earliest entry, stale or not.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::step::{ConnId, CoreId, RoomKind, SessionId};
 use super::store::Slot;
-use crate::limits::IDLE_TOPICS;
+use crate::limits::{IDLE_NAME_BYTES, IDLE_TOPICS};
 
 /// A set of sessions of this core.
 #[derive(Debug)]
@@ -65,6 +65,8 @@ pub struct Rooms {
     idle: VecDeque<(u64, u32)>,
     idle_stamp: u64,
     idle_count: usize,
+    /// Bytes of their names.
+    idle_bytes: usize,
     epoch: u64,
 }
 
@@ -73,7 +75,7 @@ impl Rooms {
     pub fn new(hasher: &ahash::RandomState, epoch: u64) -> Rooms {
         let names = [0; 3].map(|_| HashMap::with_hasher(hasher.clone()));
         let (rooms, idle) = (slab::Slab::new(), VecDeque::new());
-        Rooms { rooms, names, idle, idle_stamp: 0, idle_count: 0, epoch }
+        Rooms { rooms, names, idle, idle_stamp: 0, idle_count: 0, idle_bytes: 0, epoch }
     }
 
     /// The room of that name.
@@ -133,11 +135,13 @@ impl Rooms {
             }
             return None;
         };
+        let name_bytes = room.name.len();
         let is_idle = room.members.is_empty() && topic.interested.is_empty() && topic.waiting.is_empty();
         match (is_idle, topic.idle != 0) {
             (true, false) => {
                 self.idle_stamp += 1;
                 self.idle_count += 1;
+                self.idle_bytes += name_bytes;
                 let stamp = self.idle_stamp;
                 self.topic_mut(index).idle = stamp;
                 self.idle.push_back((stamp, index));
@@ -145,6 +149,7 @@ impl Rooms {
             }
             (false, true) => {
                 self.idle_count -= 1;
+                self.idle_bytes -= name_bytes;
                 self.topic_mut(index).idle = 0;
             }
             _ => {}
@@ -167,7 +172,8 @@ impl Rooms {
         while let Some(&(stamp, index)) = self.idle.front() {
             let topic = self.rooms.get(index as usize).and_then(|room| room.topic.as_ref());
             if topic.is_some_and(|topic| topic.idle == stamp) {
-                return (self.idle_count > IDLE_TOPICS).then_some(index);
+                let are_many = self.idle_count > IDLE_TOPICS || self.idle_bytes > IDLE_NAME_BYTES;
+                return are_many.then_some(index);
             }
             self.idle.pop_front();
         }
@@ -182,6 +188,7 @@ impl Rooms {
             assert!(topic.history.is_empty(), "a topic's history is released first");
             if topic.idle != 0 {
                 self.idle_count -= 1;
+                self.idle_bytes -= room.name.len();
             }
         }
         self.names[room.kind as usize].remove(&room.name);

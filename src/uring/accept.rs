@@ -26,14 +26,16 @@ pub(super) struct Accepting {
     again: Option<Instant>,
     /// When a shortage may be logged again.
     quiet_until: Instant,
+    /// Sockets that there may be at one time.
+    most: usize,
     /// Nothing is accepted any more.
     is_over: bool,
 }
 
 impl Accepting {
-    pub(super) fn new(listeners: Vec<Listener>) -> Accepting {
+    pub(super) fn new(listeners: Vec<Listener>, most: usize) -> Accepting {
         let armed = vec![false; listeners.len()];
-        Accepting { listeners, armed, again: None, quiet_until: Instant(0), is_over: false }
+        Accepting { listeners, armed, again: None, quiet_until: Instant(0), most, is_over: false }
     }
 
     pub(super) fn again(&self) -> Option<Instant> {
@@ -48,6 +50,10 @@ impl Driver {
         if self.accepting.is_over {
             return;
         }
+        if self.sockets.len() >= self.accepting.most {
+            self.accepting.again = Some(self.now + PAUSE);
+            return;
+        }
         for (index, armed) in self.accepting.armed.iter_mut().enumerate() {
             if !std::mem::replace(armed, true) {
                 self.ring.accept(index as u32, self.accepting.listeners[index].descriptor());
@@ -58,6 +64,10 @@ impl Driver {
     /// Accepts nothing from now on. Who has connected and was not accepted is reset with the listener.
     pub(super) fn stop_accepting(&mut self) {
         self.accepting.is_over = true;
+        self.cancel_accepts();
+    }
+
+    fn cancel_accepts(&mut self) {
         for (index, armed) in self.accepting.armed.iter().enumerate() {
             if *armed {
                 self.ring.cancel_accept(index as u32);
@@ -81,7 +91,11 @@ impl Driver {
 
     pub(super) fn on_accepted(&mut self, listener: u32, socket: OwnedFd, armed: bool) {
         self.accepting.armed[listener as usize] = armed;
-        if !armed {
+        if self.sockets.len() >= self.accepting.most {
+            // Dropped: what is left of the descriptors is for the rest of the process. Others wait to be accepted.
+            return self.pause_accepting(libc::EMFILE);
+        }
+        if !armed && self.accepting.again.is_none() {
             self.arm_accepts();
         }
         let peer = self.accepting.listeners[listener as usize].peer_of(&socket);
@@ -94,12 +108,19 @@ impl Driver {
         self.accepting.armed[listener as usize] = false;
         match errno {
             // The connection went before it was accepted; others wait.
-            libc::ECONNABORTED | libc::EPROTO | libc::EINTR | libc::ECANCELED => self.arm_accepts(),
+            libc::ECONNABORTED | libc::EPROTO | libc::EINTR | libc::ECANCELED => {
+                if self.accepting.again.is_none() {
+                    self.arm_accepts();
+                }
+            }
             _ => self.pause_accepting(errno),
         }
     }
 
     fn pause_accepting(&mut self, errno: i32) {
+        if self.accepting.again.is_none() {
+            self.cancel_accepts();
+        }
         self.accepting.again = Some(self.now + PAUSE);
         self.core.counters().accept_pauses += 1;
         if self.now < self.accepting.quiet_until {

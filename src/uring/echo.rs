@@ -25,7 +25,8 @@ pub fn run_echo(listen: &[Listen], ready: impl FnOnce(&[Listen])) -> Result<(), 
     }
     let bound: Vec<Listen> = listeners.iter().map(|listener| listener.bound().clone()).collect();
     let files = raise_open_files().min(FILES) as u32;
-    let driver = Driver::new(Core::Echo(Box::new(Echo::new())), listeners, None, files)?;
+    // Nothing else in the process needs a descriptor.
+    let driver = Driver::new(Core::Echo(Box::new(Echo::new())), listeners, None, files, usize::MAX)?;
     ready(&bound);
     driver.run();
     Ok(())

@@ -100,7 +100,8 @@ pub struct Driver {
 
 impl Driver {
     /// A driver for `core` that accepts on `listeners`. `files`: sockets that get a place in the table of registered
-    /// files, which is bounded by the limit of open files; others work too, a little slower.
+    /// files, which is bounded by the limit of open files; others work too, a little slower. `most`: sockets that it
+    /// may have at one time; more wait to be accepted.
     ///
     /// # Errors
     /// The kernel gives no ring.
@@ -109,12 +110,13 @@ impl Driver {
         listeners: Vec<Listener>,
         port: Option<CorePort>,
         files: u32,
+        most: usize,
     ) -> Result<Driver, StartError> {
         Ok(Driver {
             core,
             ring: Ring::new(files)?,
             sockets: Sockets::default(),
-            accepting: Accepting::new(listeners),
+            accepting: Accepting::new(listeners, most),
             port,
             now: sys::now(),
             starved: Vec::new(),

@@ -178,6 +178,9 @@ fn without_descriptors_the_server_refuses_and_recovers() {
         waiting.push(peer);
     }
     server.wait_for("some clients", PATIENCE, |_| (admin.stat("connectedClients") >= 8).then_some(()));
+    let asked = Instant::now();
+    server.admin().stat("connectedClients");
+    assert!(asked.elapsed() < Duration::from_secs(1), "no descriptor was left for the admin API");
     // Those that got an answer are in or were refused; the others wait in the kernel.
     for mut peer in waiting {
         match peer.answer_within(Duration::from_millis(20)) {

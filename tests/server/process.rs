@@ -161,7 +161,8 @@ impl Admin {
     pub fn call(&mut self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         let body = body.map(Value::to_string).unwrap_or_default();
         let length = body.len();
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: admin\r\nContent-Type: application/json\r\n");
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n");
         let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
         self.stream.get_mut().write_all(request.as_bytes()).expect("the admin API takes a request");
         let status = self.line().split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status line");

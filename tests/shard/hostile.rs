@@ -93,3 +93,39 @@ fn listings_that_nobody_reads_take_bounded_memory() {
     rig.allow(refused, usize::MAX);
     assert!(rig.text(refused).starts_with("HTTP/1.1 503 "));
 }
+
+#[test]
+fn clients_that_come_and_go_leave_no_deadlines_behind() {
+    let mut config = config();
+    config.resume.ttl = std::time::Duration::from_secs(30 * 24 * 3600);
+    let mut rig = Rig::new(config);
+    for n in 1..=4000 {
+        let c = rig.connect("any");
+        rig.hello(c, 0);
+        rig.subscribe(c, "t");
+        rig.publish("t", n..=n);
+        rig.lose(c, 0);
+        rig.peers.remove(&c);
+        assert!(rig.shard.deadlines() < 1100, "{} deadlines of nobody", rig.shard.deadlines());
+    }
+}
+
+#[test]
+fn long_names_of_topics_that_nobody_is_in_are_bounded() {
+    let mut config = config();
+    config.limits.topic_name_bytes = 65_535;
+    config.replay.history_size = 1;
+    let mut rig = Rig::new(config);
+    let c = rig.connect("any");
+    rig.hello(c, 0);
+    let name = |n: usize| format!("{n:060000}");
+    let most = seqcast::limits::IDLE_NAME_BYTES / 60_000;
+    for n in 0..most + 2 {
+        rig.publish(&name(n), 1..=1);
+    }
+    // The oldest two were forgotten with their history.
+    for (n, want) in [(0, 0), (1, 0), (2, 1), (most + 1, 1)] {
+        rig.subscribe(c, &name(n));
+        assert_eq!(rig.seen(c).len(), want, "topic {n}");
+    }
+}
