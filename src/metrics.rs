@@ -61,8 +61,12 @@ counters! {
     resume_misses "resumeMisses";
     /// Events written from queues for the first time; `sent` counts other frames too.
     events_sent "eventsSent";
-    /// Events and frames that nobody will get: their session or connection ended first, or a new process began anew.
+    /// Waiting events that nobody will get: their session ended first, a new process began anew, or the client has them.
     send_discarded "sendDiscarded";
+    /// Dropped events that came in line again when their session was taken up.
+    events_requeued "eventsRequeued";
+    /// Connections that ended with begun or control frames unwritten.
+    closed_unflushed "closedUnflushed";
     /// Sessions parked when their connection ended.
     parked "parked";
     /// Parked sessions taken up by a new connection.

@@ -44,7 +44,17 @@ impl Shard {
     pub(super) fn close_overdue(&mut self, overdue: Overdue) {
         match overdue {
             Overdue::Slow(conn) => self.close(conn, Some(1013), "slow consumer"),
-            Overdue::Exhausted(conn) => self.close(conn, Some(1008), "numbering exhausted"),
+            Overdue::Exhausted(conn) => {
+                let session = self.conn(conn).session;
+                if session == NONE {
+                    return;
+                }
+                let id = self.session_id(session);
+                self.close(conn, Some(1008), "numbering exhausted");
+                if let Some(session) = self.find_generation(id) {
+                    self.end_session(session);
+                }
+            }
         }
     }
 
@@ -83,7 +93,7 @@ impl Shard {
     fn discard(&mut self, index: u32) {
         let conn = self.conn(index);
         if conn.lane.is_some() || conn.partial.is_some() {
-            self.counters.send_discarded += 1;
+            self.counters.closed_unflushed += 1;
         }
     }
 
@@ -109,6 +119,9 @@ impl Shard {
         let conn = self.conns[index as usize].as_mut().expect("a connection in use exists");
         if !found.acknowledged {
             conn.acknowledges = Some(id);
+            if let Some((session, most)) = conn.acknowledgement() {
+                self.outputs.push_back(Output::AskAcknowledged { conn: conn.id, session, most });
+            }
         }
         if let Some(partial) = conn.partial.filter(|partial| partial.seq >= found.outbox.oldest().max(1)) {
             found.outbox.mark_unsent(partial.seq);
@@ -299,6 +312,9 @@ impl Shard {
 
     /// No new connection; every outbox is flushed, then closed 1001.
     pub(super) fn on_drain(&mut self, deadline: Instant) {
+        if self.draining.is_some() {
+            return;
+        }
         self.draining = Some(Drain::Flushing);
         self.timers.wake(deadline, Owner::Drain);
         for index in 0..self.conns.len() as u32 {
@@ -320,6 +336,9 @@ impl Shard {
     }
 
     pub(super) fn on_drain_timer(&mut self) {
+        if self.draining == Some(Drain::Flushing) {
+            self.draining = Some(Drain::Over);
+        }
         for index in 0..self.conns.len() as u32 {
             if self.conns[index as usize].is_some() {
                 self.abort(index);
@@ -329,7 +348,8 @@ impl Shard {
 
     /// Says that a drain has ended, once.
     pub(super) fn check_drained(&mut self) {
-        if self.draining == Some(Drain::Flushing) && self.live_conns == 0 {
+        let is_draining = matches!(self.draining, Some(Drain::Flushing | Drain::Over));
+        if is_draining && self.live_conns == 0 {
             self.draining = Some(Drain::Done);
             self.outputs.push_back(Output::Drained);
         }

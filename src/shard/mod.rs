@@ -38,7 +38,8 @@ mod topic;
 mod trace;
 mod upgrade;
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,6 +100,8 @@ pub struct Shard {
     history: u64,
 
     now: Instant,
+    /// When the first step was.
+    started: Option<Instant>,
     conns: Vec<Option<Conn>>,
     sessions: slab::Slab<Session>,
     /// One more than the highest place in use so far.
@@ -125,8 +128,8 @@ pub struct Shard {
     lane_buffers: Vec<Vec<u8>>,
     control_list: VecDeque<u32>,
     list: VecDeque<u32>,
-    /// Busy connections that wait for their time (`[server] coalesce`), in order.
-    coalescing: VecDeque<(Instant, u32)>,
+    /// Busy connections that wait for their time (`[server] coalesce`).
+    coalescing: BinaryHeap<Reverse<(Instant, u32)>>,
     wants_flush: bool,
     /// Connections to close as slow consumers, or because their numbering is exhausted.
     overdue: Vec<Overdue>,
@@ -151,7 +154,11 @@ enum Overdue {
 /// How far a drain has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Drain {
+    /// Outboxes are being flushed.
     Flushing,
+    /// The deadline has passed: whoever comes is turned away.
+    Over,
+    /// The control thread was told.
     Done,
 }
 
@@ -185,6 +192,7 @@ impl Shard {
             },
             history: if config.resume.enabled { u64::from(config.resume.history_size) } else { 0 },
             now: Instant(0),
+            started: None,
             conns: Vec::new(),
             sessions: slab::Slab::new(),
             session_places: 0,
@@ -207,7 +215,7 @@ impl Shard {
             lane_buffers: Vec::new(),
             control_list: VecDeque::new(),
             list: VecDeque::new(),
-            coalescing: VecDeque::new(),
+            coalescing: BinaryHeap::new(),
             wants_flush: false,
             overdue: Vec::new(),
             resumable: Vec::new(),
@@ -227,7 +235,7 @@ impl Shard {
     /// One step. A clock that goes back is taken as one that stands still.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
         self.now = self.now.max(now);
-        self.run_timers();
+        self.started.get_or_insert(now);
         match input {
             Input::Opened { conn, peer } => self.on_opened(Conn::new(conn, peer, self.now)),
             Input::Transferred { conn, transfer } => self.on_transferred(conn, *transfer),
@@ -237,19 +245,23 @@ impl Shard {
             Input::Acknowledged { session } => self.on_acknowledged(session),
             Input::Command(command) => self.on_command(command),
             Input::Handoff { from, handoff } => self.on_handoff(from, handoff),
-            Input::Tick => {}
+            Input::Tick => self.run_timers(),
         }
         self.settle();
     }
 
-    /// The next output of the steps so far.
+    /// The next output of the steps so far. What `sent` left over is done here, when nothing is between a `fill` and its
+    /// `sent` any more.
     pub fn poll(&mut self) -> Option<Output> {
+        if self.outputs.is_empty() {
+            self.settle();
+        }
         self.outputs.pop_front()
     }
 
     /// When [`Input::Tick`] is due at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let coalescing = self.coalescing.front().map(|(at, _)| *at);
+        let coalescing = self.coalescing.peek().map(|Reverse((at, _))| *at);
         [self.timers.next(), coalescing].into_iter().flatten().min()
     }
 
@@ -272,9 +284,7 @@ impl Shard {
             }
         }
         self.relieve();
-        if self.draining.is_some() {
-            self.check_drained();
-        }
+        self.check_drained();
     }
 
     /// Brings the store within its budgets.
@@ -293,8 +303,8 @@ impl Shard {
     }
 
     fn run_timers(&mut self) {
-        while self.coalescing.front().is_some_and(|(at, _)| *at <= self.now) {
-            if let Some((_, conn)) = self.coalescing.pop_front() {
+        while self.coalescing.peek().is_some_and(|Reverse((at, _))| *at <= self.now) {
+            if let Some(Reverse((_, conn))) = self.coalescing.pop() {
                 self.list.push_back(conn);
             }
         }
@@ -419,16 +429,25 @@ impl Shard {
         }
         assert!(self.conns[index as usize].is_none(), "the driver reuses a place that is not free");
         self.conns[index as usize] = Some(conn);
-        self.account_unfinished(index);
         self.counters.accepted += 1;
         self.live_conns += 1;
+        if self.draining == Some(Drain::Over) {
+            self.abort(index);
+            return;
+        }
         self.arm_conn(index);
+        self.account_unfinished(index);
     }
 
     fn on_writable(&mut self, id: ConnId) {
         let Some(index) = self.find_conn(id) else { return };
-        self.conn_mut(index).blocked = false;
-        self.mark(index);
+        let conn = self.conn_mut(index);
+        conn.blocked = false;
+        if conn.lane.is_some() {
+            self.mark_control(index);
+        } else {
+            self.mark(index);
+        }
     }
 
     fn on_acknowledged(&mut self, id: SessionId) {

@@ -55,6 +55,8 @@ pub struct Outbox {
     lost_to: u64,
     waiting_bytes: u64,
     waiting: u32,
+    /// Entries of the queue that were dropped from inside it.
+    skipped: u32,
     /// Events dropped over the session's life.
     pub dropped: u64,
 }
@@ -74,6 +76,7 @@ impl Outbox {
             lost_to: 0,
             waiting_bytes: 0,
             waiting: 0,
+            skipped: 0,
             dropped: 0,
         }
     }
@@ -152,7 +155,9 @@ impl Outbox {
 
     /// The cursor passes the entry without writing it: it was skipped, or its event is gone. Its unsent bit stays.
     pub fn pass_unsent(&mut self, bytes: u32) {
-        if !self.entry(self.cursor).is_skipped() {
+        if self.entry(self.cursor).is_skipped() {
+            self.skipped -= 1;
+        } else {
             self.uncount(bytes);
         }
         self.cursor += 1;
@@ -160,6 +165,7 @@ impl Outbox {
 
     /// The cursor of a parked session passes an entry that it cannot keep. What waits is counted anew by `adopt`.
     pub fn pass_parked(&mut self) {
+        self.skipped -= u32::from(self.entry(self.cursor).is_skipped());
         self.cursor += 1;
     }
 
@@ -187,6 +193,20 @@ impl Outbox {
         self.step_over_skipped();
     }
 
+    /// Entries of the queue that were dropped from inside it.
+    pub fn skipped(&self) -> u32 {
+        self.skipped
+    }
+
+    /// Drops the entry at the cursor, whatever it is; true = it was an event that would have been sent.
+    pub fn drop_front(&mut self, bytes: u32) -> bool {
+        let is_event = !self.entry(self.cursor).is_skipped();
+        self.pass_unsent(bytes);
+        self.dropped += u64::from(is_event);
+        self.step_over_skipped();
+        is_event
+    }
+
     /// Drops the newest event from the queue; it stays in the ring, unsent.
     pub fn drop_newest(&mut self, bytes: u32) {
         self.skip(self.next - 1, bytes);
@@ -196,6 +216,7 @@ impl Outbox {
     fn skip(&mut self, seq: u64, bytes: u32) {
         let place = self.place(seq);
         self.ring[place] |= SKIPPED;
+        self.skipped += 1;
         self.waiting -= 1;
         self.waiting_bytes -= u64::from(bytes);
     }
@@ -206,6 +227,7 @@ impl Outbox {
         while seq < self.next && self.entry(seq).is_skipped() {
             seq += 1;
             if self.cursor >= self.shield {
+                self.skipped -= 1;
                 self.cursor = seq;
             } else {
                 self.shield = seq;
@@ -263,19 +285,22 @@ impl Outbox {
 
     /// A connection takes the session up: everything after `after` counts as unsent, whatever was dropped before is in
     /// line again, and nothing of it may be dropped by a policy.
-    /// Returns how many waiting events the client has already, by its own word.
-    pub fn adopt(&mut self, after: u64) -> u64 {
-        let cursor = self.cursor;
+    /// Returns how many waiting events the client has already, by its own word, and how many dropped ones wait again.
+    pub fn adopt(&mut self, after: u64) -> (u64, u64) {
+        let mut had = 0;
         while self.cursor <= after && self.cursor < self.next {
+            had += u64::from(!self.entry(self.cursor).is_skipped());
             self.mark_sent(self.cursor);
             self.cursor += 1;
         }
+        let requeued = (self.cursor..self.next).filter(|&seq| self.entry(seq).is_skipped()).count() as u64;
         for seq in self.oldest.max(after + 1)..self.next {
             let place = self.place(seq);
             self.ring[place] = (self.ring[place] | UNSENT) & !SKIPPED;
         }
+        self.skipped = 0;
         self.shield_all();
-        self.cursor - cursor
+        (had, requeued)
     }
 
     /// True when an event after `after` was never written and can no longer be.

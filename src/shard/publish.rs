@@ -285,9 +285,13 @@ impl Shard {
         let outbox = &mut session.outbox;
         outbox.push(slot, len);
         self.store.hold_live(slot);
-        let half = &self.config.backpressure;
-        if outbox.waiting() > half.max_queue / 2 || outbox.waiting_bytes() > half.high_water_mark / 2 {
+        let limits = &self.config.backpressure;
+        if outbox.waiting() > limits.max_queue / 2 || outbox.waiting_bytes() > limits.high_water_mark / 2 {
             self.wants_flush = true;
+            if !self.coalescing.is_empty() {
+                // It waits for its time no longer.
+                self.list.push_back(conn.id.index);
+            }
         }
         if !conn.in_list {
             conn.in_list = true;
@@ -347,7 +351,22 @@ impl Shard {
                 self.store.hold_live(slot);
             }
         }
+        self.bound_skipped(index);
         self.stamped(index);
+    }
+
+    /// Events dropped from inside a queue leave the ring only with what is before them: when there are too many of
+    /// them, the queue gives up its front.
+    fn bound_skipped(&mut self, index: u32) {
+        let most = self.history + u64::from(self.config.backpressure.max_queue);
+        loop {
+            let outbox = &mut self.sessions[index as usize].outbox;
+            if u64::from(outbox.skipped()) <= most {
+                return;
+            }
+            let bytes = self.store.len(outbox.entry(outbox.cursor()).slot());
+            self.counters.dropped_oldest += u64::from(outbox.drop_front(bytes));
+        }
     }
 
     fn drop_oldest(&mut self, index: u32) -> bool {
@@ -364,7 +383,6 @@ impl Shard {
         let outbox = &mut self.sessions[index as usize].outbox;
         if outbox.next() > MAX_SEQ {
             outbox.dropped += 1;
-            self.counters.dropped_parked += 1;
             return;
         }
         let waited = outbox.next() - outbox.cursor();

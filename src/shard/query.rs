@@ -157,7 +157,7 @@ impl Shard {
             parked_sessions: u64::from(self.parked),
             parked_bytes,
             queue_depth: connected().map(|session| session.outbox.queued()).sum(),
-            queue_bytes: connected().map(|session| session.outbox.waiting_bytes()).sum(),
+            queue_bytes: connected().map(|session| self.queued_bytes(session)).sum(),
             history_bytes: session_bytes + parked_bytes,
             topic_bytes,
             inbound_bytes: self.inbound_bytes,
@@ -165,9 +165,15 @@ impl Shard {
         }
     }
 
+    fn queued_bytes(&self, session: &Session) -> u64 {
+        let outbox = &session.outbox;
+        let entries = (outbox.cursor()..outbox.next()).map(|seq| outbox.entry(seq));
+        entries.filter(|entry| !entry.is_skipped()).map(|entry| u64::from(self.store.len(entry.slot()))).sum()
+    }
+
     /// Body of `GET /health`.
     pub(super) fn health(&self) -> Vec<u8> {
-        let body = json!({"status": "ok", "clients": self.connected, "uptimeMs": self.now.0 / 1_000_000});
+        let body = json!({"status": "ok", "clients": self.connected, "uptimeMs": (self.now.0 - self.started.unwrap_or(self.now).0) / 1_000_000});
         body.to_string().into_bytes()
     }
 

@@ -3,8 +3,8 @@
 
 use crate::limits::MAX_SEQ;
 
-use super::Shard;
 use super::session::{Job, Replay, ReplayAnswer};
+use super::{Overdue, Shard};
 
 impl Shard {
     pub(super) fn on_hello(&mut self, index: u32, version: i64, last_seq: i64) {
@@ -49,6 +49,10 @@ impl Shard {
         let has_left = found.open && stamped > 0;
         let mut first_behind = found.outbox.cursor();
         if !has_left || last_seq >= stamped {
+            if self.is_exhausted_by(session, last_seq) {
+                return;
+            }
+            let found = &mut self.sessions[session as usize];
             let (first, cursor) = (found.outbox.oldest(), found.outbox.cursor());
             found.outbox.renumber(last_seq);
             found.first_seq += last_seq;
@@ -65,6 +69,16 @@ impl Shard {
         if has_left && last_seq >= stamped {
             self.start_replay(session, last_seq, u64::MAX, true, ReplayAnswer::None);
         }
+    }
+
+    /// Numbers that are `by` higher would pass the last one there is: the session ends.
+    fn is_exhausted_by(&mut self, session: u32, by: u64) -> bool {
+        let found = &self.sessions[session as usize];
+        let is_exhausted = found.outbox.newest() + by > MAX_SEQ;
+        if is_exhausted {
+            self.overdue.push(Overdue::Exhausted(found.conn));
+        }
+        is_exhausted
     }
 
     /// Tells the client that it misses something, nobody knows what. Until it has `first`, the first event behind this
@@ -84,9 +98,12 @@ impl Shard {
             self.forget_history(session);
             let outbox = &mut self.sessions[session as usize].outbox;
             let by = last_seq + 1 - outbox.cursor();
-            outbox.renumber(by);
+            if self.is_exhausted_by(session, by) {
+                return;
+            }
+            self.sessions[session as usize].outbox.renumber(by);
             self.sessions[session as usize].jobs_moved(by);
-            self.sessions[session as usize].first_seq += by;
+            self.sessions[session as usize].first_seq = last_seq + 1;
             self.declare_lost(session, last_seq + 1);
         } else if last_seq == 0 && found.acknowledged {
             if !is_open {
@@ -124,7 +141,9 @@ impl Shard {
     fn continue_adopted(&mut self, session: u32, last_seq: u64) {
         let found = &mut self.sessions[session as usize];
         found.acknowledged |= last_seq > 0;
-        self.counters.send_discarded += found.outbox.adopt(last_seq);
+        let (had, requeued) = found.outbox.adopt(last_seq);
+        self.counters.send_discarded += had;
+        self.counters.events_requeued += requeued;
         let is_answered = self.doubt_position(session, last_seq);
         let found = &mut self.sessions[session as usize];
         let from = found.outbox.oldest().max(last_seq + 1);
@@ -153,8 +172,9 @@ impl Shard {
         self.counters.sessions_restarted += 1;
         let found = &mut self.sessions[session as usize];
         while found.outbox.cursor() < found.adopted_at {
+            let was_dropped = found.outbox.entry(found.outbox.cursor()).is_skipped();
             found.outbox.pass_parked();
-            self.counters.send_discarded += 1;
+            self.counters.send_discarded += u64::from(!was_dropped);
         }
         found.acknowledged = false;
         self.forget_history(session);

@@ -4,6 +4,8 @@
 //! Order on one connection: the rest of a partly written frame, the control lane, then the stream: a running replay,
 //! the job that is due, the queue up to the next job. `fill` only looks; `sent` moves.
 
+use std::cmp::Reverse;
+
 use bytes::Bytes;
 
 use crate::limits;
@@ -62,8 +64,8 @@ impl Shard {
                 continue;
             }
             let coalesce = self.config.server.coalesce;
-            if !control && !coalesce.is_zero() && conn.last_send + coalesce > self.now {
-                self.coalescing.push_back((conn.last_send + coalesce, index));
+            if !control && !coalesce.is_zero() && conn.last_send + coalesce > self.now && !self.wants_flush {
+                self.coalescing.push(Reverse((conn.last_send + coalesce, index)));
                 continue;
             }
             conn.in_control_list = false;
@@ -161,7 +163,13 @@ impl Shard {
         let Some(index) = self.find_conn(id) else { return };
         let now = self.now;
         let conn = self.conn_mut(index);
-        conn.last_send = now;
+        if written > 0 {
+            conn.last_send = now;
+            if conn.told_pause {
+                // Its bytes are not read, so what it takes is its sign of life.
+                conn.last_received = now;
+            }
+        }
         conn.blocked |= refused;
         let before = conn.written;
         conn.written += written as u64;
@@ -180,9 +188,6 @@ impl Shard {
         }
         if !self.conn(index).blocked && self.has_more(index) {
             self.mark(index);
-        }
-        if !self.resumable.is_empty() || self.draining.is_some() {
-            self.settle();
         }
     }
 

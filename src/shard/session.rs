@@ -240,6 +240,9 @@ impl Session {
             replay.end += by;
             replay.after += by;
         }
+        if let Some(again) = &mut jobs.again {
+            *again += by;
+        }
         for (at, _) in &mut jobs.stream {
             *at += by;
         }

@@ -110,7 +110,8 @@ pub enum Input<'a> {
         /// What.
         handoff: super::handoff::Handoff,
     },
-    /// Time passed; due timers run with every input, this one does nothing else.
+    /// Time passed: due timers run. Not before what has already arrived was handled: who has just been heard from is
+    /// not idle.
     Tick,
 }
 
@@ -147,6 +148,15 @@ pub enum Output {
         conn: ConnId,
         /// As for [`Output::Finish`].
         acknowledged: Option<(SessionId, u64)>,
+    },
+    /// The session leaves this connection: when SIOCOUTQ says at most so many bytes, answer [`Input::Acknowledged`].
+    AskAcknowledged {
+        /// Which.
+        conn: ConnId,
+        /// Of whom.
+        session: SessionId,
+        /// Bytes.
+        most: u64,
     },
     /// Hand the descriptor to another core, which gets [`Input::Transferred`]; the shard has forgotten the connection.
     Transfer {

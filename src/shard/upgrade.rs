@@ -31,7 +31,9 @@ impl Shard {
         fresh.since = transfer.opened;
         fresh.state = State::Handshake(transfer.received);
         self.on_opened(fresh);
-        self.on_head(conn.index);
+        if self.find_conn(conn).is_some() {
+            self.on_head(conn.index);
+        }
     }
 
     /// More bytes of a request head.

@@ -90,7 +90,8 @@ impl Driver {
         self.closing.front().map(|&(when, _)| when)
     }
 
-    fn ask_acknowledged(&mut self, conn: ConnId, acknowledged: Option<(SessionId, u64)>) {
+    /// Tells the core when the peer's TCP has acknowledged the first event of a session.
+    pub(super) fn ask_acknowledged(&mut self, conn: ConnId, acknowledged: Option<(SessionId, u64)>) {
         let Some((session, most)) = acknowledged else { return };
         let Some(socket) = self.sockets.get(conn) else { return };
         if sys::unacked(socket.as_fd()).is_some_and(|unacked| u64::from(unacked) <= most) {

@@ -244,6 +244,9 @@ impl Driver {
 
     fn take_commands(&mut self) {
         for _ in 0..COMMANDS {
+            if self.core.wants_flush() {
+                return;
+            }
             let Some(command) = self.port.as_mut().and_then(CorePort::take) else { return };
             if let Ask::Drain { deadline } = command.ask {
                 self.drain_by = deadline;
@@ -288,6 +291,9 @@ impl Driver {
             }
             Output::Finish { conn, acknowledged } => self.finish(conn, acknowledged),
             Output::Abort { conn, acknowledged } => self.abort(conn, acknowledged),
+            Output::AskAcknowledged { conn, session, most } => {
+                self.ask_acknowledged(conn, Some((session, most)))
+            }
             Output::Reply(reply) => {
                 let port = self.port.as_mut().expect("only the control thread sends commands");
                 port.reply(reply);
@@ -324,14 +330,20 @@ impl Driver {
     /// Sends what is due, for a while. True: there is more.
     fn send_dirty(&mut self) -> bool {
         let until = self.now + SEND_TIME;
-        while self.fill_chunk() {
+        loop {
+            if !self.fill_chunk() {
+                // A connection without bytes to send may have got others going.
+                self.settle();
+                if !self.fill_chunk() {
+                    return false;
+                }
+            }
             self.send_chunk();
             self.now = sys::now();
             if self.now >= until {
                 return true;
             }
         }
-        false
     }
 
     /// False: nothing is due.

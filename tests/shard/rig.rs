@@ -42,6 +42,8 @@ pub struct Wire {
     pub room: usize,
     pub blocked: bool,
     pub finished: bool,
+    /// Bytes that the peer's TCP has not acknowledged.
+    unacked: u32,
     bytes: Vec<u8>,
     head: bool,
     decoder: Decoder,
@@ -98,6 +100,12 @@ impl Rig {
                 if let Output::Finish { conn, .. } | Output::Abort { conn, .. } = &output {
                     self.peers.get_mut(conn).expect("known").finished = true;
                 }
+                if let Output::AskAcknowledged { conn, session, most } = output {
+                    if u64::from(self.peers[&conn].unacked) <= most {
+                        self.shard.handle(Instant(self.now), Input::Acknowledged { session });
+                    }
+                    continue;
+                }
                 self.outputs.push(output);
             }
             let Some(conn) = self.shard.next_dirty() else { break };
@@ -128,6 +136,7 @@ impl Rig {
             room: usize::MAX,
             blocked: false,
             finished: false,
+            unacked: 0,
             bytes: Vec::new(),
             head: false,
             decoder: Decoder::new(Role::Client),
@@ -219,6 +228,7 @@ impl Rig {
     }
 
     pub fn lose(&mut self, conn: ConnId, unacked: u32) {
+        self.peers.get_mut(&conn).expect("known").unacked = unacked;
         self.input(Input::Lost { conn, unacked: Some(unacked), loss: Loss::Error });
     }
 

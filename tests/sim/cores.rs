@@ -229,6 +229,12 @@ impl World {
                     self.after(wait, Event::Noticed(socket));
                 }
             }
+            Output::AskAcknowledged { conn, session, most } => {
+                let socket = self.cores[at].socket(conn);
+                if u64::from(self.unacked(socket)) <= most {
+                    self.cores[at].shard.handle(Instant(self.now), Input::Acknowledged { session });
+                }
+            }
             Output::Transfer { conn, to, transfer } => {
                 let socket = self.cores[at].socket(conn);
                 self.cores[at].free_place(conn);
