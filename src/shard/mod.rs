@@ -284,7 +284,20 @@ impl Shard {
             }
         }
         self.relieve();
+        self.sort_out_timers();
         self.check_drained();
+    }
+
+    /// Owners come and go: deadlines of those that have gone are sorted out now and then.
+    fn sort_out_timers(&mut self) {
+        let (conns, sessions) = (&self.conns, &self.sessions);
+        self.timers.sort_out(|at, owner| match owner {
+            Owner::Conn(index) => {
+                conns.get(index as usize).and_then(Option::as_ref).is_some_and(|conn| conn.armed == at)
+            }
+            Owner::Session(index) => sessions.get(index as usize).is_some_and(|session| session.armed == at),
+            Owner::Probe | Owner::Drain => true,
+        });
     }
 
     /// Brings the store within its budgets.
@@ -308,14 +321,6 @@ impl Shard {
                 self.list.push_back(conn);
             }
         }
-        let (conns, sessions) = (&self.conns, &self.sessions);
-        self.timers.sort_out(|at, owner| match owner {
-            Owner::Conn(index) => {
-                conns.get(index as usize).and_then(Option::as_ref).is_some_and(|conn| conn.armed == at)
-            }
-            Owner::Session(index) => sessions.get(index as usize).is_some_and(|session| session.armed == at),
-            Owner::Probe | Owner::Drain => true,
-        });
         while let Some((at, owner)) = self.timers.pop_due(self.now) {
             match owner {
                 Owner::Conn(index) => {
