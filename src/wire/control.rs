@@ -112,14 +112,9 @@ impl<'a> Names<'a> {
         self.0.into_iter().flatten()
     }
 
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.0.map_or(0, |v| v.len())
-    }
-
     /// True when there is none.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.iter().next().is_none()
     }
 }
 

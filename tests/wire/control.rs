@@ -249,6 +249,20 @@ fn shared_strings_do_not_multiply_the_work() {
 }
 
 #[test]
+fn lists_of_names() {
+    let mut encoder = Encoder::new();
+    let mut hello = |caps: &[&str]| encoder.hello(caps, 0)[envelope::HEADER_BYTES..].to_vec();
+    let all = [hello(&[]), hello(&["a"]), hello(&["a", "b"]), hello(&["b", "a"])];
+    for (i, one) in all.iter().enumerate() {
+        let Ok(Control::Hello { caps, .. }) = decode(id::HELLO, one) else { panic!("a hello") };
+        assert_eq!(caps.is_empty(), i == 0);
+        for (j, other) in all.iter().enumerate() {
+            assert_eq!(decode(id::HELLO, one) == decode(id::HELLO, other), i == j);
+        }
+    }
+}
+
+#[test]
 fn unknown_ids() {
     assert_eq!(decode(envelope::fnv1a32("quote"), &[0; 32]), Err(Malformed));
     assert_eq!(decode(0, &[]), Err(Malformed));
@@ -264,6 +278,8 @@ fn headers() {
     assert_eq!(envelope::parse(&message[..13]), None);
     envelope::stamp(&mut message[envelope::FLAGS_AT..14], (1 << 53) - 1);
     assert_eq!(envelope::parse(&message), Some(Header { id: header.id, flags: 1, seq: (1 << 53) - 1 }));
+    envelope::write(&mut message, header.id);
+    assert_eq!(envelope::parse(&message), Some(Header { flags: 0, seq: 0, ..header }));
     for version in [0, 1, 3, 255] {
         message[0] = version;
         assert_eq!(envelope::parse(&message), None);

@@ -246,6 +246,7 @@ fn query_values() {
     assert_eq!(value("token=", "token"), some(""));
     assert_eq!(value("token=a=b", "token"), some("a=b"));
     assert_eq!(value("t%6Fken=%41%2b+%20%C3%A9", "token"), some("A++ é"));
+    assert_eq!(value("token=abcd%41", "token"), some("abcdA"));
     assert_eq!(value("token=%", "token"), some("%"));
     assert_eq!(value("token=%4", "token"), some("%4"));
     assert_eq!(value("token=%zz%41", "token"), some("%zzA"));
@@ -304,6 +305,9 @@ fn refusals() {
         assert!(headers.contains(&"Connection: close".into()));
         assert!(headers.contains(&format!("Content-Length: {}", body.len())));
     }
+    let mut out = Vec::new();
+    Refusal::UNAUTHORIZED.write(&mut out);
+    assert!(answer(&out).1.contains(&"WWW-Authenticate: Bearer".into()), "RFC 9110 15.5.2");
     let mut out = Vec::new();
     Refusal::UPGRADE_REQUIRED.write(&mut out);
     let (line, headers, body) = answer(&out);
