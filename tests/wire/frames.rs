@@ -213,6 +213,17 @@ fn valid_text_in_fragments() {
 }
 
 #[test]
+fn small_limits() {
+    let bounds = Bounds { message_bytes: 10, message_frames: 1 };
+    for (opcode, n) in [(BINARY, 10), (TEXT, 10), (BINARY, 11), (TEXT, 11), (PING, 11)] {
+        let (_, violation) = read(Decoder::default(), &[&frame(opcode, vec![b'x'; n]).bytes()], &bounds);
+        assert_eq!(violation.map(|v| v.code), (n == 11 && opcode != PING).then_some(1009), "{opcode} {n}");
+    }
+    let stream = bytes(&[frame(BINARY, "a").more(), frame(CONT, "b")]);
+    assert_eq!(read(Decoder::default(), &[&stream], &bounds).1.map(|v| v.code), Some(1008));
+}
+
+#[test]
 fn fragments_count_together() {
     let bounds = Bounds { message_bytes: 1000, message_frames: seqcast::limits::MESSAGE_FRAMES };
     let mut stream = frame(BINARY, [0; 100]).more().bytes();
@@ -256,7 +267,9 @@ fn size_is_judged_before_memory_grows() {
     for piece in stream.chunks(997) {
         received += piece.len();
         feed(&mut decoder, piece, &BOUNDS, &mut Vec::new()).unwrap();
-        assert!(decoder.buffered() <= (2 * received).min(60_000), "{} of {received}", decoder.buffered());
+        let buffered = decoder.buffered();
+        assert!(buffered <= (2 * received).min(60_000), "{buffered} of {received}");
+        assert!(buffered >= received - 8 || received == stream.len(), "{buffered} of {received}");
         assert_eq!(decoder.is_unfinished(), received < stream.len());
     }
     assert_eq!(decoder.buffered(), 0, "a finished message is given back");

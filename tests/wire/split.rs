@@ -28,7 +28,24 @@ fn streams() -> Vec<Vec<u8>> {
         bytes(&[frame(BINARY, "a"), frame(BINARY, "b").more(), frame(PING, vec![1; 125]), frame(TEXT, "c")]),
         bytes(&[frame(PING, "a"), frame(CLOSE, [3, 0xed])]),
         bytes(&[frame(BINARY, "a"), frame(BINARY, "b").form(16).length(100)]),
+        looks_like_frames(),
     ]
+}
+
+/// Keys and payloads that begin a short binary message, wherever a cut lets them come first.
+fn looks_like_frames() -> Vec<u8> {
+    let payload = [0x82, 0x80, 0, 0, 0, 0].repeat(2);
+    let zero = Some([0; 4]);
+    bytes(&[
+        frame(PING, payload.clone()).key(zero),
+        frame(BINARY, payload.clone()).key(zero),
+        frame(TEXT, "x").key(Some([0x82, 0x80, 0, 0])).more(),
+        frame(PING, "y").key(Some([0x82, 0x80, 0, 0])),
+        frame(CONT, "").key(Some([0x82, 0x81, 1, 1])),
+        frame(BINARY, payload.clone()).key(zero).more(),
+        frame(PONG, payload.clone()).key(zero),
+        frame(CONT, payload).key(zero),
+    ])
 }
 
 #[test]

@@ -167,7 +167,7 @@ impl Decoder {
             Role::Client => (0, 2),
         };
         let len = usize::from(second ^ masked);
-        let is_short = len <= 125 && len as u64 <= bounds.message_bytes && bounds.message_frames > 0;
+        let is_short = len <= 125 && len as u64 <= bounds.message_bytes;
         let is_idle = self.stage == Stage::Header && self.partial == 0 && self.frames == 0;
         if !is_short || !is_idle || input.len() < header_bytes + len {
             return None;

@@ -38,7 +38,7 @@ pub enum Role {
 pub struct Bounds {
     /// Longest message, bytes after reassembly. More is close code 1009.
     pub message_bytes: u64,
-    /// Most frames of one message. More is close code 1008.
+    /// Most frames of one message, at least 1. More is close code 1008.
     pub message_frames: u32,
 }
 
