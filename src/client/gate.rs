@@ -181,13 +181,13 @@ impl<T> Gate<T> {
                     self.skip_to(from - 1);
                 }
             }
+            // The server numbers those events again, behind our position.
+            Question::Doubtful { last, newest, .. } if lost && newest <= last => self.continue_after(last),
             Question::Doubtful { last, newest, held } => {
-                if lost && newest <= last {
-                    // The server numbers those events again, behind our position.
-                    self.continue_after(last);
-                } else {
-                    self.restart(now, last, newest, held);
+                if lost {
+                    self.forget_pending();
                 }
+                self.restart(now, last, newest, held);
             }
         }
         self.settle_timer(now);
@@ -342,9 +342,14 @@ impl<T> Gate<T> {
 
     /// The server lost the session and numbers on behind the position of our hello.
     fn continue_after(&mut self, last: u64) {
-        self.flush();
+        self.forget_pending();
         self.out.push_back(Passed::Missed { from: last + 1, to: None });
         self.last = last;
+    }
+
+    /// What an earlier connection brought may come again under other numbers, and is part of what is declared lost.
+    fn forget_pending(&mut self) {
+        self.pending.clear();
         self.held_bytes = 0;
     }
 

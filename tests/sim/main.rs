@@ -40,14 +40,15 @@ const FIXED: [(u64, u16); 12] = [
     (984, 2),
 ];
 
-fn seeds() -> Range<u64> {
-    let Ok(text) = std::env::var("SEQCAST_SIM_SEEDS") else { return SEEDS };
+/// The seeds that were asked for.
+fn asked() -> Option<Range<u64>> {
+    let text = std::env::var("SEQCAST_SIM_SEEDS").ok()?;
     let number =
         |text: &str| text.trim().parse().expect("SEQCAST_SIM_SEEDS is a number or a range such as 0..1000");
-    match text.split_once("..") {
+    Some(match text.split_once("..") {
         Some((from, to)) => number(from)..number(to),
         None => number(&text)..number(&text) + 1,
-    }
+    })
 }
 
 fn run(seed: u64, cores: u16) {
@@ -66,12 +67,11 @@ fn run(seed: u64, cores: u16) {
 }
 
 fn run_all(cores: u16) {
-    for (seed, of) in FIXED {
-        if of == cores {
-            run(seed, cores);
-        }
+    if let Some(seeds) = asked() {
+        return seeds.for_each(|seed| run(seed, cores));
     }
-    seeds().for_each(|seed| run(seed, cores));
+    FIXED.iter().filter(|(_, of)| *of == cores).for_each(|(seed, _)| run(*seed, cores));
+    SEEDS.for_each(|seed| run(seed, cores));
 }
 
 #[test]

@@ -116,7 +116,8 @@ pub struct Log {
     /// The session may have been lost without a word, because this client has no position: from these entries on.
     pub excuse: Option<usize>,
     pub dialed_at: u64,
-    pub lost_at: u64,
+    /// When the server was last known to have the connection.
+    pub heard_at: u64,
     pub acknowledged: bool,
     /// When the latest of what it has was issued, and which publish that was.
     pub last_issued: (u64, PublishId),
@@ -125,6 +126,8 @@ pub struct Log {
     pub sender_last: HashMap<LogId, PublishId>,
     pub last_seq: u64,
     pub skip: Option<u64>,
+    /// A duplicate that is all right if the server says that the session was lost.
+    pub suspect: Option<String>,
     /// Events came on this connection before its hello was answered.
     pub is_late: bool,
     /// An event came on this connection.
@@ -257,7 +260,7 @@ impl Oracle {
             connections: Vec::new(),
             excuse: None,
             dialed_at: 0,
-            lost_at: 0,
+            heard_at: 0,
             acknowledged: false,
             last_issued: (0, 0),
             topic_seqs: HashMap::new(),
@@ -265,6 +268,7 @@ impl Oracle {
             sender_last: HashMap::new(),
             last_seq: 0,
             skip: None,
+            suspect: None,
             is_late: false,
             heard: false,
             is_loose: false,
@@ -281,16 +285,18 @@ impl Oracle {
         self.now = now;
         let killed_at = self.killed_at;
         let is_kept = |log: &Log| {
-            let away = now - log.lost_at;
+            let away = now - log.heard_at;
             log.person.id.is_some()
                 && self.keeps_parked
                 && !log.acknowledged
-                && away + SECOND < self.ttl
+                && away + 4 * SECOND < self.ttl
                 && killed_at.is_none_or(|at| log.connections.last().is_some_and(|last| last.at > at))
         };
         let found = &self.logs[log];
         let is_excused = !found.connections.is_empty() && (!self.resume || last == 0 && !is_kept(found));
         let found = &mut self.logs[log];
+        found.suspect = None;
+        found.heard_at = now;
         (found.is_late, found.heard) = (false, false);
         let place = found.entries.len();
         if is_excused {
@@ -307,8 +313,13 @@ impl Oracle {
 
     pub fn lost(&mut self, log: LogId, acknowledged: bool, now: u64) {
         self.now = now;
-        self.logs[log].lost_at = now;
-        self.logs[log].acknowledged |= acknowledged;
+        let found = &mut self.logs[log];
+        found.acknowledged |= acknowledged;
+    }
+
+    /// A client reads a message.
+    pub fn heard(&mut self, log: LogId, now: u64) {
+        self.logs[log].heard_at = now;
     }
 
     pub fn resumed(&mut self, log: LogId, ok: bool, from: i64, answers_hello: bool, now: u64) {
@@ -316,8 +327,14 @@ impl Oracle {
         if answers_hello && !ok && from == 0 {
             self.session_lost(log, now);
         }
-        if answers_hello && let Some(connection) = self.logs[log].connections.last_mut() {
+        if !answers_hello {
+            return;
+        }
+        if let Some(connection) = self.logs[log].connections.last_mut() {
             connection.answered = true;
+        }
+        if let Some(what) = self.logs[log].suspect.take().filter(|_| ok) {
+            self.fail(format!("{what}; and the session was not lost"));
         }
     }
 

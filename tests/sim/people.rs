@@ -219,6 +219,7 @@ impl World {
     fn see_message(&mut self, actor: usize, message: &[u8]) {
         let header = envelope::parse(message).unwrap();
         let found = &mut self.actors[actor];
+        self.oracle.heard(found.log, self.now);
         if envelope::is_control(header.id) {
             assert!((header.flags, header.seq) == (0, 0), "a control message is stamped");
             if let Ok(Control::Resumed { ok, from }) = control::decode(header.id, &message[HEADER_BYTES..]) {
