@@ -61,7 +61,7 @@ counters! {
     resume_misses "resumeMisses";
     /// Events written from queues for the first time; `sent` counts other frames too.
     events_sent "eventsSent";
-    /// Waiting events that nobody will get: their session ended first, a new process began anew, or the client has them.
+    /// Waiting events that nobody will get: their session ended, a new process began anew, or the client has them.
     send_discarded "sendDiscarded";
     /// Dropped events that came in line again when their session was taken up.
     events_requeued "eventsRequeued";

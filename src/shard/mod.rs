@@ -250,8 +250,8 @@ impl Shard {
         self.settle();
     }
 
-    /// The next output of the steps so far. What `sent` left over is done here, when nothing is between a `fill` and its
-    /// `sent` any more.
+    /// The next output of the steps so far. What `sent` left over is done here, when nothing is between a `fill`
+    /// and its `sent` any more.
     pub fn poll(&mut self) -> Option<Output> {
         if self.outputs.is_empty() {
             self.settle();

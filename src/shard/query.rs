@@ -173,7 +173,8 @@ impl Shard {
 
     /// Body of `GET /health`.
     pub(super) fn health(&self) -> Vec<u8> {
-        let body = json!({"status": "ok", "clients": self.connected, "uptimeMs": (self.now.0 - self.started.unwrap_or(self.now).0) / 1_000_000});
+        let uptime_ms = (self.now.0 - self.started.unwrap_or(self.now).0) / 1_000_000;
+        let body = json!({"status": "ok", "clients": self.connected, "uptimeMs": uptime_ms});
         body.to_string().into_bytes()
     }
 
