@@ -29,7 +29,7 @@ pub fn memory_sum(config: &Config, cores: u64) -> Vec<MemoryTerm> {
     let full_ring = 4 * (retained + u64::from(config.backpressure.max_queue)).next_power_of_two();
     let rows = cores * u64::from(config.trace.capacity);
     // An answer to a request comes on top of a lane that is not full yet, in a buffer that doubles.
-    let answer = if config.rpc.is_empty() { 0 } else { 2 * config.server.max_message_size as u64 };
+    let answer = if config.rpc.is_empty() { 0 } else { 2 * config.server.max_message_size };
     let lane = CONTROL_LANE_BYTES as u64 + answer;
     // A name is held by its room and by the table of rooms.
     let limits = &config.limits;
