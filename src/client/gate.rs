@@ -183,12 +183,7 @@ impl<T> Gate<T> {
             }
             // The server numbers those events again, behind our position.
             Question::Doubtful { last, newest, .. } if lost && newest <= last => self.continue_after(last),
-            Question::Doubtful { last, newest, held } => {
-                if lost {
-                    self.forget_pending();
-                }
-                self.restart(now, last, newest, held);
-            }
+            Question::Doubtful { last, newest, held } => self.restart(now, last, newest, held),
         }
         self.settle_timer(now);
     }
@@ -204,20 +199,20 @@ impl<T> Gate<T> {
         self.settle_timer(now);
     }
 
-    /// The connection is gone. The reference clients give the hole up; ours asks for it again with the next hello.
+    /// The connection is gone. The reference clients give the hole up. Ours asks for it with the next hello, and
+    /// forgets what lies behind it: a server that still has the session sends all of it again, and one that has lost it
+    /// numbers other events so.
     pub fn lost(&mut self) {
         self.in_flight = false;
-        if !self.ours() {
-            return self.flush();
-        }
-        self.due = None;
-        if let Question::Doubtful { held, .. } = std::mem::replace(&mut self.question, Question::Settled) {
-            // Our next hello says the same position again: a server that still holds them sends them again.
-            self.held_bytes -= held.iter().map(|(_, bytes, _)| bytes).sum::<usize>();
-        }
-        if self.last == 0 {
-            // hello{0} says that we have nothing, so the numbering may begin again under what is pending.
+        // hello{0} asks for nothing, and what is pending proves to the server that we had something.
+        if !self.ours() || self.last == 0 {
             self.flush();
+        }
+        if self.ours() {
+            self.pending.clear();
+            self.held_bytes = 0;
+            self.due = None;
+            self.question = Question::Settled;
         }
     }
 
@@ -342,20 +337,12 @@ impl<T> Gate<T> {
 
     /// The server lost the session and numbers on behind the position of our hello.
     fn continue_after(&mut self, last: u64) {
-        self.forget_pending();
         self.out.push_back(Passed::Missed { from: last + 1, to: None });
         self.last = last;
     }
 
-    /// What an earlier connection brought may come again under other numbers, and is part of what is declared lost.
-    fn forget_pending(&mut self) {
-        self.pending.clear();
-        self.held_bytes = 0;
-    }
-
     /// The server numbers from 1; `held` are its first events, `newest` is the last number that it has sent.
     fn restart(&mut self, now: Duration, last: u64, newest: u64, held: Vec<(u64, usize, T)>) {
-        self.flush();
         self.out.push_back(Passed::Missed { from: last + 1, to: None });
         self.last = 0;
         self.held_bytes = 0;
