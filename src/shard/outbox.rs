@@ -247,7 +247,7 @@ impl Outbox {
         assert!(self.oldest < self.cursor, "the queue is not history");
         let entry = self.entry(self.oldest);
         if entry.is_unsent() {
-            self.lose_up_to(self.oldest);
+            self.lost_to = self.oldest;
         }
         self.oldest += 1;
         entry
@@ -276,11 +276,6 @@ impl Outbox {
             self.mark_unsent(seq);
         }
         self.lose_what_left();
-    }
-
-    /// Numbers up to this one count as lost, whatever they were.
-    pub fn lose_up_to(&mut self, seq: u64) {
-        self.lost_to = self.lost_to.max(seq);
     }
 
     /// A connection takes the session up: everything after `after` counts as unsent, whatever was dropped before is in

@@ -84,7 +84,7 @@ impl Shard {
     /// Tells the client that it misses something, nobody knows what. Until it has `first`, the first event behind this
     /// answer, it is told so again: the answer may be lost with the connection.
     fn declare_lost(&mut self, session: u32, first: u64) {
-        self.sessions[session as usize].outbox.lose_up_to(first);
+        self.sessions[session as usize].declared = first;
         self.answer(session, false, 0);
     }
 
@@ -128,11 +128,14 @@ impl Shard {
         }
     }
 
-    /// A position that comes with the first hello of all is of an older session. True: the client was told so.
+    /// A position that comes with the first hello of all is of an older session, as is one before a declared loss.
+    /// True: the client was told so, ahead of everything that is sent again.
     fn doubt_position(&mut self, session: u32, last_seq: u64) -> bool {
-        let is_strange = last_seq > 0 && !self.sessions[session as usize].greeted;
+        let found = &self.sessions[session as usize];
+        let first = if found.greeted { found.declared } else { last_seq + 1 };
+        let is_strange = last_seq > 0 && last_seq < first;
         if is_strange {
-            self.declare_lost(session, last_seq + 1);
+            self.declare_lost(session, first);
         }
         is_strange
     }
@@ -177,6 +180,7 @@ impl Shard {
             self.counters.send_discarded += u64::from(!was_dropped);
         }
         found.acknowledged = false;
+        found.declared = 0;
         self.forget_history(session);
         let found = &mut self.sessions[session as usize];
         let down = found.outbox.cursor() - 1;

@@ -84,6 +84,8 @@ pub struct Session {
     pub first_seq: u64,
     /// A first hello was handled in it: the positions that its client names are of its numbering.
     pub greeted: bool,
+    /// First number behind a loss that numbers do not show; 0 = there was none.
+    pub declared: u64,
     /// First number that was given out after the connection took it up.
     pub adopted_at: u64,
     /// First number that the connection that took it up may have written.

@@ -223,6 +223,7 @@ impl Shard {
             id: pinned.as_deref().map_or(ClientId::Anonymous, |id| ClientId::Pinned(id.into())),
             first_seq: 1,
             greeted: false,
+            declared: 0,
             adopted_at: 1,
             written_from: 1,
             jobs: None,
