@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use seqcast::client::gate::Generation;
-use seqcast::config::{Config, DuplicateId, Identity, InboundRule, Policy};
+use seqcast::config::{Config, DuplicateId, Identity, InboundRule, Policy, RpcRule};
 
 use crate::rng::Rng;
 
@@ -70,6 +70,10 @@ pub struct Mishaps {
     pub snapshot: u64,
     pub disconnect: u64,
     pub burst: u64,
+    pub operator: u64,
+    pub drain: u64,
+    pub request: u64,
+    pub storm: u64,
     pub stats: u64,
 }
 
@@ -86,6 +90,14 @@ pub enum Mishap {
     Snapshot,
     Disconnect,
     Burst,
+    /// The operator makes a client join or leave.
+    Operator,
+    /// The server drains and is started again.
+    Drain,
+    /// A client asks the server's handler of an event.
+    Request,
+    /// A client sends more pings than it reads pongs.
+    Storm,
     Stats,
 }
 
@@ -102,6 +114,10 @@ impl Mishaps {
             (self.snapshot, Mishap::Snapshot),
             (self.disconnect, Mishap::Disconnect),
             (self.burst, Mishap::Burst),
+            (self.operator, Mishap::Operator),
+            (self.drain, Mishap::Drain),
+            (self.request, Mishap::Request),
+            (self.storm, Mishap::Storm),
             (self.stats, Mishap::Stats),
         ];
         let mut at = rng.below(weights.iter().map(|(weight, _)| weight).sum());
@@ -145,6 +161,10 @@ impl Plan {
             snapshot: if config.replay.history_size > 0 && resume { rng.pick(&[0, 2]) } else { 0 },
             disconnect: rng.pick(&[0, 0, 1]),
             burst: rng.pick(&[1, 3, 8]),
+            operator: rng.pick(&[0, 0, 3]),
+            drain: u64::from(resume && rng.chance(10)),
+            request: rng.pick(&[0, 0, 3]),
+            storm: rng.pick(&[0, 0, 1]),
             stats: 1,
         };
         Plan {
@@ -184,6 +204,7 @@ fn config(rng: &mut Rng) -> Config {
     config.resume.max_parked = rng.pick(&[1, 100, 100]);
     config.resume.parked_bytes = rng.pick(&[3000, 64 << 20, 64 << 20]);
     config.trace.capacity = 4;
+    config.rpc.insert(EVENT.into(), RpcRule::Echo);
     if !config.resume.enabled && rng.chance(70) {
         // Without numbers a drop is silent; here none may happen.
         config.backpressure.policy = Policy::DropOldest;

@@ -22,6 +22,7 @@ pub struct Core {
     free: Vec<u32>,
     wake_at: u64,
     pub stalled_until: u64,
+    pub is_drained: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -49,6 +50,7 @@ impl Core {
             free: Vec::new(),
             wake_at: u64::MAX,
             stalled_until: 0,
+            is_drained: false,
         }
     }
 
@@ -252,7 +254,10 @@ impl World {
                 assert!(line.level != Level::Error, "logged as an error: {}", line.text);
                 self.say(|| format!("core {core} logs: {}", line.text));
             }
-            Output::Drained => {}
+            Output::Drained => {
+                assert!(!self.cores[at].is_drained, "a drain ends once");
+                self.cores[at].is_drained = true;
+            }
         }
     }
 

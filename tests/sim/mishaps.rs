@@ -1,10 +1,11 @@
 //! What goes wrong, and the end of it.
 
 use seqcast::shard::home_of_client;
-use seqcast::shard::step::Ask;
+use seqcast::shard::step::{Ask, Instant, RoomKind};
 
-use crate::chaos::{Cut, MS, Mishap};
+use crate::chaos::{Cut, GROUPS, MS, Mishap, SECOND, TOPICS};
 use crate::net::Server;
+use crate::oracle::Room;
 use crate::world::{Event, Ticket, When, World};
 
 impl World {
@@ -55,6 +56,10 @@ impl World {
                     self.publish(None, room, size);
                 }
             }
+            Mishap::Operator => self.order_member(actor),
+            Mishap::Drain => self.drain(),
+            Mishap::Request => self.request(actor),
+            Mishap::Storm => self.storm(actor),
             Mishap::Stats => self.check_stats(When::Busy),
         }
         let calm = self.rng.below(self.plan.calm);
@@ -69,9 +74,44 @@ impl World {
         self.ask(core, ask, ticket);
     }
 
+    fn order_member(&mut self, actor: usize) {
+        let (kind, n, letter) = match self.rng.below(3) {
+            0 => (RoomKind::Group, self.rng.below(GROUPS), 'g'),
+            _ => (RoomKind::Topic, self.rng.below(TOPICS), 't'),
+        };
+        let (id, log, on) = (self.actors[actor].id(), self.actors[actor].log, self.rng.chance(60));
+        let (room, asked) = (Room::In(kind, n), self.now);
+        let connection = self.oracle.answered_connection(log);
+        let core = home_of_client(self.seed_of_process, self.plan.cores, &id);
+        let ticket = self.ticket(Ticket::Member { actor, log, room, on, asked, connection });
+        self.oracle.ordering(log, room, on, asked);
+        self.ask(core, Ask::Member { id: id.into(), kind, room: format!("{letter}{n}").into(), on }, ticket);
+    }
+
+    /// The server is asked to end; when it has, or has failed to, it is started again.
+    fn drain(&mut self) {
+        if self.is_draining || self.now < self.down_until {
+            return;
+        }
+        self.is_draining = true;
+        let deadline = self.now + self.rng.range(20, 1500) * MS;
+        for core in 0..self.plan.cores {
+            let ticket = self.ticket(Ticket::Other);
+            self.ask(core, Ask::Drain { deadline: Instant(deadline) }, ticket);
+        }
+        self.at(deadline + 3 * SECOND, Event::DrainOver);
+    }
+
+    pub fn drain_over(&mut self) {
+        let late = self.cores.iter().position(|core| !core.is_drained);
+        assert!(late.is_none(), "core {late:?} has not drained 3 s after the deadline");
+        self.kill();
+    }
+
     /// The server's process dies and comes back with nothing.
     fn kill(&mut self) {
         self.life += 1;
+        self.is_draining = false;
         self.seed_of_process = self.rng.next();
         self.down_until = self.now + self.rng.below(1500 * MS);
         self.channels.clear();
@@ -89,8 +129,8 @@ impl World {
             let was_gone = std::mem::replace(&mut found.server, Server::Gone) == Server::Gone;
             found.broken = true;
             found.flight.clear();
-            // What was in the heap of the process that died is gone with it.
-            (found.down_scheduled, found.read_scheduled, found.up_scheduled) = (false, false, false);
+            // What the process that died had sent on its way is gone with it.
+            (found.down_scheduled, found.up_scheduled) = (false, false);
             if found.client_open && !found.silent && !was_gone {
                 let wait = self.rng.below(50 * MS);
                 self.after(wait, Event::Noticed(socket));

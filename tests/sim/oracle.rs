@@ -48,6 +48,8 @@ pub struct Stay {
     pub confirmed: Option<u64>,
     pub left_sent: Option<u64>,
     pub left_confirmed: Option<u64>,
+    /// By the operator.
+    pub ordered: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +114,8 @@ pub struct Log {
     pub stays: HashMap<Room, Vec<Stay>>,
     pub subscribed: HashMap<Room, Vec<Subscribed>>,
     pub left: HashMap<Room, u64>,
+    /// Rooms of which the client's leave may still be on its way.
+    pub leaving: HashSet<Room>,
     pub connections: Vec<Connection>,
     /// The session may have been lost without a word, because this client has no position: from these entries on.
     pub excuse: Option<usize>,
@@ -257,6 +261,7 @@ impl Oracle {
             stays: HashMap::new(),
             subscribed: HashMap::new(),
             left: HashMap::new(),
+            leaving: HashSet::new(),
             connections: Vec::new(),
             excuse: None,
             dialed_at: 0,
@@ -370,15 +375,21 @@ impl Oracle {
         let found = &mut self.logs[log];
         let connection = found.connections.last_mut().expect("a pong comes on a connection");
         connection.first_pong = Some(now);
-        let (sent, opened) = (found.dialed_at, connection.at);
+        let sent = found.dialed_at;
         let mut rooms = vec![Room::All, Room::Client(0)];
         rooms.extend(found.person.user.iter().map(|user| Room::In(RoomKind::User, number(user))));
         rooms.extend(found.person.groups.iter().map(|group| Room::In(RoomKind::Group, number(group))));
         for room in rooms {
             let stays = found.stays.entry(room).or_default();
-            let has_left = found.left.get(&room).is_some_and(|at| *at >= opened);
+            let has_left = found.left.get(&room).is_some_and(|at| *at >= sent);
             if stays.last().is_none_or(|stay| stay.left_sent.is_some()) && !has_left {
-                stays.push(Stay { sent, confirmed: Some(now), left_sent: None, left_confirmed: None });
+                stays.push(Stay {
+                    sent,
+                    confirmed: Some(now),
+                    left_sent: None,
+                    left_confirmed: None,
+                    ordered: false,
+                });
             }
         }
     }
@@ -389,20 +400,26 @@ impl Oracle {
         let stays = found.stays.entry(room).or_default();
         if !joins {
             found.left.insert(room, now);
-            if let Some(stay) = stays.last_mut() {
-                stay.left_sent.get_or_insert(now);
-            }
+            found.leaving.insert(room);
+            stays.iter_mut().for_each(|stay| _ = stay.left_sent.get_or_insert(now));
             return;
         }
         if stays.last().is_none_or(|stay| stay.left_sent.is_some()) {
-            stays.push(Stay { sent: now, confirmed: None, left_sent: None, left_confirmed: None });
+            stays.push(Stay {
+                sent: now,
+                confirmed: None,
+                left_sent: None,
+                left_confirmed: None,
+                ordered: false,
+            });
         }
         let connection = found.connections.len() - 1;
         let greeting = found.connections[connection].at == now;
         found.subscribed.entry(room).or_default().push(Subscribed { handled: None, connection, greeting });
     }
 
-    pub fn membership_confirmed(&mut self, log: LogId, room: Room, joins: bool, now: u64) {
+    /// The server has handled a join or leave that was sent then.
+    pub fn membership_confirmed(&mut self, log: LogId, room: Room, joins: bool, sent: u64, now: u64) {
         self.now = now;
         let found = &mut self.logs[log];
         let stays = found.stays.entry(room).or_default();
@@ -418,9 +435,67 @@ impl Oracle {
             }
             return;
         }
-        for stay in stays {
-            stay.left_sent.get_or_insert(now);
-            stay.left_confirmed.get_or_insert(now);
+        found.leaving.remove(&room);
+        for stay in stays.iter_mut().filter(|stay| stay.sent <= sent) {
+            // The operator's order may have been carried out behind the leave.
+            if !stay.ordered || stay.confirmed.is_some_and(|at| at <= sent) {
+                stay.left_sent.get_or_insert(sent);
+                stay.left_confirmed.get_or_insert(now);
+            }
+        }
+    }
+
+    /// The client's connection, if a pong has come on it.
+    pub fn answered_connection(&self, log: LogId) -> Option<usize> {
+        let connections = &self.logs[log].connections;
+        connections.last().filter(|last| last.first_pong.is_some()).map(|_| connections.len())
+    }
+
+    /// The operator asks for a membership, or for its end.
+    pub fn ordering(&mut self, log: LogId, room: Room, on: bool, now: u64) {
+        let found = &mut self.logs[log];
+        let stays = found.stays.entry(room).or_default();
+        if on {
+            stays.push(Stay {
+                sent: now,
+                confirmed: None,
+                left_sent: None,
+                left_confirmed: None,
+                ordered: true,
+            });
+            let connection = found.connections.len().saturating_sub(1);
+            let asked = Subscribed { handled: None, connection, greeting: false };
+            found.subscribed.entry(room).or_default().push(asked);
+        } else {
+            stays.iter_mut().for_each(|stay| _ = stay.left_sent.get_or_insert(now));
+            found.left.insert(room, now);
+        }
+    }
+
+    /// It was done. It holds for what the client has now only if this is still the connection that it was asked on.
+    pub fn ordered(
+        &mut self,
+        log: LogId,
+        room: Room,
+        on: bool,
+        asked: u64,
+        connection: Option<usize>,
+        now: u64,
+    ) {
+        self.now = now;
+        let is_leaving = self.logs[log].leaving.contains(&room);
+        let is_same = connection.is_some() && self.answered_connection(log) == connection;
+        let stays = self.logs[log].stays.entry(room).or_default();
+        if on {
+            let stay = stays.iter_mut().find(|stay| stay.sent == asked && stay.left_sent.is_none());
+            if let Some(stay) = stay.filter(|_| is_same && !is_leaving) {
+                stay.confirmed.get_or_insert(now);
+            }
+        } else {
+            // A join of the client's own may have overtaken the order.
+            for stay in stays.iter_mut().filter(|stay| stay.sent <= now) {
+                stay.left_sent = Some(stay.left_sent.map_or(asked, |at| at.min(asked)));
+            }
         }
     }
 

@@ -1,22 +1,32 @@
 //! The clients: a session each, what it does with its socket, and what its user does.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use seqcast::client::action::{Action, End};
+use seqcast::client::action::{Action, End, RequestError, RequestId};
 use seqcast::client::address::Address;
 use seqcast::client::backoff::BackoffOptions;
 use seqcast::client::gate::{GateOptions, Generation};
-use seqcast::client::session::{Session, SessionOptions};
+use seqcast::client::session::{Session, SessionOptions, envelope_of};
 use seqcast::client::upgrade::Upgrade;
 use seqcast::shard::step::{CoreId, Loss, RoomKind};
 use seqcast::wire::control::{self, Control};
 use seqcast::wire::envelope::{self, FLAG_SEQ, HEADER_BYTES, fnv1a32};
 use seqcast::wire::frame;
 
-use crate::chaos::{Cut, GROUPS, MS, Person, SECOND, TOPICS, UP_ALL, UP_GROUP, UP_SENDER, UP_TOPIC};
+use crate::chaos::{Cut, EVENT, GROUPS, MS, Person, SECOND, TOPICS, UP_ALL, UP_GROUP, UP_SENDER, UP_TOPIC};
 use crate::net::{Socket, SocketId, Unread};
 use crate::oracle::{LogId, Room};
 use crate::world::{Event, Item, World, payload};
+
+/// A join or leave that the server is not known to have handled.
+struct Unconfirmed {
+    room: Room,
+    joins: bool,
+    sent: u64,
+    /// `ts` of the ping behind it.
+    ping: Option<i64>,
+}
 
 /// One process of a client.
 pub struct Actor {
@@ -28,14 +38,15 @@ pub struct Actor {
     /// Counts the dials, so that an old one is not taken for a new one.
     attempt: u64,
     deadline: u64,
-    /// Joins and leaves that the server is not known to have handled: with the `ts` of the ping behind them.
-    unconfirmed: Vec<(Room, bool, Option<i64>)>,
+    unconfirmed: Vec<Unconfirmed>,
     /// The position in this connection's hello was not answered yet.
     hello_open: bool,
     /// The connection's first pong is still to come.
     is_new: bool,
     is_retired: bool,
     is_ticking: bool,
+    /// What was asked and not answered yet.
+    pub requests: HashMap<RequestId, Vec<u8>>,
 }
 
 impl Actor {
@@ -89,6 +100,7 @@ impl World {
             is_new: true,
             is_retired: false,
             is_ticking: false,
+            requests: HashMap::new(),
         };
         let at = match instead_of {
             Some(at) => {
@@ -265,7 +277,15 @@ impl World {
                     let wait = after.as_nanos() as u64;
                     self.dial_after(actor, wait);
                 }
-                Action::Reply { .. } | Action::Status(_) => {}
+                Action::Reply { request, result } => {
+                    let asked =
+                        self.actors[actor].requests.remove(&request).expect("one answer to a request");
+                    match result {
+                        Ok(answer) => assert_eq!(answer, asked, "the handler gives back what it is asked"),
+                        Err(error) => assert!(!matches!(error, RequestError::Failed(_)), "{error}"),
+                    }
+                }
+                Action::Status(_) => {}
             }
         }
         self.arm(actor);
@@ -434,6 +454,24 @@ impl World {
         self.act_for(actor);
     }
 
+    pub fn request(&mut self, actor: usize) {
+        let now = self.duration();
+        let size = self.rng.range(8, 3000) as usize;
+        let payload = payload(0, size);
+        let request = self.actors[actor].session.request(now, EVENT, fnv1a32(EVENT), &payload);
+        self.actors[actor].requests.insert(request, envelope_of(fnv1a32(EVENT), &payload));
+        self.act_for(actor);
+    }
+
+    /// Pings that the session knows nothing of.
+    pub fn storm(&mut self, actor: usize) {
+        let mut encoder = control::Encoder::new();
+        for ts in 1..self.rng.range(2, 1500) {
+            let ping = encoder.ping(-(ts as i64)).to_vec();
+            self.client_writes(actor, frame::BINARY, &ping);
+        }
+    }
+
     pub fn ask_snapshot(&mut self, actor: usize) {
         let topic = self.rng.below(TOPICS);
         self.actors[actor].session.request_snapshot(&format!("t{topic}"), 0);
@@ -456,13 +494,13 @@ impl World {
                 return self.oracle.snapshot_asked(found.log, room(RoomKind::Topic, topic));
             }
             Ok(Control::Ping { ts }) => {
-                found.unconfirmed.iter_mut().for_each(|(_, _, ping)| _ = ping.get_or_insert(ts));
+                found.unconfirmed.iter_mut().for_each(|sent| _ = sent.ping.get_or_insert(ts));
                 return;
             }
             _ => return,
         };
-        found.unconfirmed.retain(|(of, ..)| *of != room);
-        found.unconfirmed.push((room, joins, None));
+        found.unconfirmed.retain(|other| other.room != room);
+        found.unconfirmed.push(Unconfirmed { room, joins, sent: self.now, ping: None });
         self.oracle.membership_sent(found.log, room, joins, self.now);
     }
 
@@ -473,10 +511,10 @@ impl World {
         if std::mem::take(&mut found.is_new) {
             self.oracle.confirmed_connection(log, self.now);
         }
-        let is_confirmed = |entry: &mut (Room, bool, Option<i64>)| entry.2.is_some_and(|ping| ping <= ts);
+        let is_confirmed = |sent: &mut Unconfirmed| sent.ping.is_some_and(|ping| ping <= ts);
         let confirmed: Vec<_> = found.unconfirmed.extract_if(.., is_confirmed).collect();
-        for (room, joins, _) in confirmed {
-            self.oracle.membership_confirmed(log, room, joins, self.now);
+        for Unconfirmed { room, joins, sent, .. } in confirmed {
+            self.oracle.membership_confirmed(log, room, joins, sent, self.now);
         }
     }
 }

@@ -16,7 +16,7 @@ use seqcast::shard::{home_of_client, home_of_topic};
 use crate::chaos::{EVENT, GROUPS, MS, Plan, SECOND, TOPICS, UP_ALL, UP_GROUP, UP_SENDER, UP_TOPIC};
 use crate::cores::Core;
 use crate::net::{Socket, SocketId};
-use crate::oracle::{Oracle, PublishId, Room};
+use crate::oracle::{LogId, Oracle, PublishId, Room};
 use crate::people::Actor;
 use crate::rng::Rng;
 
@@ -47,6 +47,8 @@ pub enum Event {
     Replied(Reply),
     /// A caller publishes its next event.
     Caller(usize),
+    /// Every core must have drained.
+    DrainOver,
     /// Something goes wrong.
     Mishap,
 }
@@ -76,8 +78,21 @@ pub enum When {
 /// Why the control thread waits for an answer.
 #[derive(Debug, Clone, Copy)]
 pub enum Ticket {
-    Publish { publish: PublishId, caller: Option<usize> },
+    Publish {
+        publish: PublishId,
+        caller: Option<usize>,
+    },
     Stats(When),
+    /// Membership by the operator.
+    Member {
+        actor: usize,
+        log: LogId,
+        room: Room,
+        on: bool,
+        asked: u64,
+        /// The client's connection, if the server had answered on it.
+        connection: Option<usize>,
+    },
     Other,
 }
 
@@ -107,6 +122,7 @@ pub struct World {
     last_ticket: u64,
     steps: u64,
     pub is_chaotic: bool,
+    pub is_draining: bool,
     pub wakes: u64,
 }
 
@@ -147,6 +163,7 @@ impl World {
             last_ticket: 0,
             steps: 0,
             is_chaotic: true,
+            is_draining: false,
             wakes: 0,
             plan,
         };
@@ -190,6 +207,9 @@ impl World {
         self.check_stats(When::Quiet);
         self.run_for(SECOND)?;
         self.oracle.check(self.now)?;
+        if let Some(actor) = self.actors.iter().position(|actor| !actor.requests.is_empty()) {
+            return Err(format!("client {actor} has requests without an answer"));
+        }
         self.farewell()
     }
 
@@ -243,6 +263,7 @@ impl World {
             Event::Deadline(actor) => self.deadline(actor),
             Event::Replied(reply) => self.replied(reply),
             Event::Caller(caller) => self.call(caller),
+            Event::DrainOver => self.drain_over(),
             Event::Mishap => self.mishap(),
         }
     }
@@ -364,6 +385,13 @@ impl World {
                 let people = self.actors.len() as u64;
                 self.oracle.judge_stats(&stats, &self.plan, people, when);
             }
+            (Ticket::Member { actor, log, room, on, asked, connection }, Answer::Ok) => {
+                if self.actors[actor].log == log {
+                    self.oracle.ordered(log, room, on, asked, connection, self.now);
+                }
+            }
+            (Ticket::Member { .. }, Answer::NotFound) => {}
+            (Ticket::Member { .. }, other) => panic!("answer to a membership: {other:?}"),
             (Ticket::Stats(_), other) => panic!("answer to stats: {other:?}"),
             (Ticket::Other, _) => {}
         }
@@ -382,8 +410,10 @@ impl Event {
     fn is_of_server(&self) -> bool {
         match self {
             Event::Turn(_) | Event::AtServer(..) | Event::AtCore(..) | Event::Replied(_) => true,
-            Event::Down(_) | Event::Up(_) | Event::Read(_) => true,
-            Event::Noticed(_) | Event::GiveUp(_) | Event::Dial(..) | Event::Deadline(_) => false,
+            Event::Down(_) | Event::Up(_) | Event::DrainOver => true,
+            Event::Read(_) | Event::Noticed(_) | Event::GiveUp(_) | Event::Dial(..) | Event::Deadline(_) => {
+                false
+            }
             Event::Caller(_) | Event::Mishap => false,
         }
     }
