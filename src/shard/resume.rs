@@ -120,11 +120,16 @@ impl Shard {
     /// connection began behind.
     fn catch_up(&mut self, session: u32, last_seq: u64) {
         let end = self.sessions[session as usize].written_from;
+        let was_replaying = self.sessions[session as usize].replay().is_some();
         self.counters.resumes_served += u64::from(last_seq > 0);
         if last_seq > 0 && !self.doubt_position(session, last_seq) {
             self.resume(session, last_seq);
         } else if !self.is_behind_replay(session, last_seq) {
             self.start_replay(session, last_seq, end, true, ReplayAnswer::None);
+        }
+        if !was_replaying {
+            let conn = self.sessions[session as usize].conn;
+            self.conn_mut(conn).late_hello = Some(last_seq);
         }
     }
 
@@ -236,6 +241,11 @@ impl Shard {
         found.acknowledged |= after > 0;
         let unsent_only =
             found.outbox.has_lost(after) || found.outbox.has_unsent(after, found.outbox.cursor());
+        let conn = found.conn;
+        if !unsent_only && self.conn_mut(conn).late_hello.take_if(|position| *position == after).is_some() {
+            self.answer(session, true, after + 1);
+            return;
+        }
         self.start_replay(session, after, u64::MAX, unsent_only, ReplayAnswer::Resumed);
     }
 

@@ -325,6 +325,9 @@ pub struct Conn {
     pub in_list: bool,
     /// A hello was handled on this connection.
     pub said_hello: bool,
+    /// Position of a hello that came after events had left, and was caught up with: the client may have taken those
+    /// for a hole and ask for the same again.
+    pub late_hello: Option<u64>,
     /// Reasons of `pause`.
     pub paused: u8,
     /// The driver was told to pause.
@@ -373,6 +376,7 @@ impl Conn {
             in_control_list: false,
             in_list: false,
             said_hello: false,
+            late_hello: None,
             paused: 0,
             told_pause: false,
             probed: false,

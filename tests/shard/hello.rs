@@ -279,3 +279,22 @@ fn a_late_hello_without_a_position_gets_what_an_earlier_connection_lost() {
     rig.hello(b, 0);
     assert_eq!(rig.seen(b), events(1..=2, 1..=2));
 }
+
+#[test]
+fn a_client_that_took_a_late_hello_for_a_hole_gets_nothing_twice() {
+    let mut rig = Rig::new(config());
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 0);
+    rig.subscribe(a, "t");
+    rig.publish("t", 1..=5);
+    rig.lose(a, 0);
+    rig.publish("t", 6..=7);
+    let b = rig.connect("tok-u1");
+    rig.pass(1_001);
+    assert_eq!(rig.seen(b), events(6..=7, 6..=7));
+    rig.hello(b, 3);
+    rig.resume(b, 3);
+    let mut want = events(4..=5, 4..=5);
+    want.extend([Resumed(true, 4), Resumed(true, 4)]);
+    assert_eq!(rig.seen(b), want);
+}
