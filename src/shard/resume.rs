@@ -3,7 +3,7 @@
 
 use crate::limits::MAX_SEQ;
 
-use super::session::{Job, Replay, ReplayAnswer};
+use super::session::{Job, NONE, Replay, ReplayAnswer};
 use super::{Overdue, Shard};
 
 impl Shard {
@@ -27,12 +27,16 @@ impl Shard {
                 self.counters.resumes_served += 1;
                 self.resume(session, last_seq);
             }
-        } else if found.adopted && !(last_seq > 0 && found.is_untouched()) {
-            self.hello_to_adopted(session, last_seq);
-            self.sessions[session as usize].greeted = true;
         } else {
-            self.hello_to_fresh(session, last_seq);
-            self.sessions[session as usize].greeted = true;
+            if found.adopted && !(last_seq > 0 && found.is_untouched()) {
+                self.hello_to_adopted(session, last_seq);
+            } else {
+                self.hello_to_fresh(session, last_seq);
+            }
+            // A drain may have closed the connection behind the last event, and ended the session.
+            if let Some(found) = self.sessions.get_mut(session as usize) {
+                found.greeted = true;
+            }
         }
         self.open_gate(index);
     }
@@ -127,8 +131,9 @@ impl Shard {
         } else if !self.is_behind_replay(session, last_seq) {
             self.start_replay(session, last_seq, end, true, ReplayAnswer::None);
         }
-        if !was_replaying {
-            let conn = self.sessions[session as usize].conn;
+        // A drain may have closed the connection behind the last event.
+        let conn = self.sessions[session as usize].conn;
+        if !was_replaying && conn != NONE {
             self.conn_mut(conn).late_hello = Some(last_seq);
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::rig::{Rig, Seen, config, events};
 use Seen::Resumed;
+use seqcast::shard::step::{Ask, Instant};
 
 #[test]
 fn events_are_numbered_from_one_and_replayed_on_demand() {
@@ -297,4 +298,28 @@ fn a_client_that_took_a_late_hello_for_a_hole_gets_nothing_twice() {
     let mut want = events(4..=5, 4..=5);
     want.extend([Resumed(true, 4), Resumed(true, 4)]);
     assert_eq!(rig.seen(b), want);
+}
+
+#[test]
+fn a_late_hello_during_a_drain_may_be_the_last_thing_that_happens() {
+    let mut config = config();
+    config.resume.history_bytes = 500;
+    let mut rig = Rig::new(config);
+    let a = rig.connect("tok-u1");
+    rig.hello(a, 0);
+    rig.subscribe(a, "t");
+    rig.publish("t", 1..=1);
+    rig.publish_padded("t", 2, 200);
+    rig.lose(a, u32::MAX);
+    let b = rig.connect("tok-u1");
+    rig.pass(1000);
+    rig.stall(b, 0);
+    rig.publish_padded("t", 3, 200);
+    let deadline = Instant(rig.now + 5_000_000_000);
+    rig.ask(Ask::Drain { deadline });
+    // Everything that waits leaves under the byte budget: nothing keeps the drain's close back any more.
+    rig.publish_padded("t", 4, 4000);
+    rig.hello(b, 1);
+    rig.allow(b, 10_000);
+    assert_eq!(rig.seen(b).last(), Some(&Seen::Close(1001)));
 }
