@@ -25,7 +25,7 @@ MUTATIONS = [
     ("skipped entries stay skipped after adoption", "outbox.rs",
      "(self.ring[place] | UNSENT) & !SKIPPED", "self.ring[place] | UNSENT"),
     ("what left the ring unsent is not remembered", "outbox.rs",
-     "            self.lose_up_to(self.oldest);\n", ""),
+     "            self.lost_to = self.oldest;\n", ""),
     ("answer before its events", "resume.rs",
      "            self.add_job(session, Job::Resumed { after: last_seq, from });",
      "            self.answer_adoption(session, last_seq, from);"),
@@ -64,7 +64,7 @@ MUTATIONS = [
     ("parked sessions record nothing", "publish.rs",
      "            self.push_parked(index, slot);\n            return;", "            return;"),
     ("another core is not told of a topic's events", "publish.rs",
-     "            false => self.rooms.topic(room).interested.clone(),", "            false => Vec::new(),"),
+     "        let cores = self.rooms.topic(room).interested.clone();", "        let cores: Vec<CoreId> = Vec::new();"),
 ]
 
 

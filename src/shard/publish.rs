@@ -72,12 +72,11 @@ impl Shard {
     /// Publishes a verified payload. With a ticket, the answer goes out when every core has the event.
     pub(super) fn publish(&mut self, event: EventIndex, payload: &[u8], to: To<'_>, ticket: Option<u64>) {
         if let To::Room(RoomKind::Topic, topic) = to {
-            let event = Crossing { event, payload: Bytes::new() };
             if self.is_home(RoomKind::Topic, topic) {
-                self.number_payload(topic, event.event, payload, ticket);
+                self.number_payload(topic, event, payload, ticket);
             } else {
                 assert!(ticket.is_none(), "the control thread asks the home of a topic");
-                let event = Crossing { payload: Bytes::copy_from_slice(payload), ..event };
+                let event = Crossing { event, payload: Bytes::copy_from_slice(payload) };
                 let to = home(self.seed, self.cores, RoomKind::Topic, topic);
                 self.hand(to, Handoff::Number { topic: topic.into(), event });
             }
@@ -92,9 +91,23 @@ impl Shard {
             _ => self.other_cores().collect(),
         };
         let receipt = self.open_receipt(ticket, &cores, Answer::Published { topic: None, parked: false });
+        self.spread(&cores, event, payload, |event| Handoff::Deliver { target: to.owned(), event, receipt });
+    }
+
+    /// One handoff for each of these cores; they share one copy of the payload.
+    fn spread(
+        &mut self,
+        cores: &[CoreId],
+        event: EventIndex,
+        payload: &[u8],
+        hand: impl Fn(Crossing) -> Handoff,
+    ) {
+        if cores.is_empty() {
+            return;
+        }
+        let payload = Bytes::copy_from_slice(payload);
         for core in cores {
-            let event = Crossing { event, payload: Bytes::copy_from_slice(payload) };
-            self.hand(core, Handoff::Deliver { target: to.owned(), event, receipt });
+            self.hand(*core, hand(Crossing { event, payload: payload.clone() }));
         }
     }
 
@@ -129,18 +142,17 @@ impl Shard {
         self.remember(room, topic_seq, slot);
         self.deliver_room(room, slot);
         self.store.unpin(slot);
-        let cores = match self.rooms.topic(room).interested.is_empty() {
-            true => Vec::new(),
-            false => self.rooms.topic(room).interested.clone(),
-        };
+        let cores = self.rooms.topic(room).interested.clone();
         if ticket.is_some() || !cores.is_empty() {
             let topic_at = Some((format!("{epoch:016x}").into(), topic_seq));
             let answer = Answer::Published { topic: topic_at, parked: false };
             let receipt = self.open_receipt(ticket, &cores, answer);
-            for core in cores {
-                let event = Crossing { event, payload: Bytes::copy_from_slice(payload) };
-                self.hand(core, Handoff::Numbered { topic: topic.into(), topic_seq, event, receipt });
-            }
+            self.spread(&cores, event, payload, |event| Handoff::Numbered {
+                topic: topic.into(),
+                topic_seq,
+                event,
+                receipt,
+            });
         }
         if self.rooms.room(room).members.is_empty() {
             self.settle_room(room);

@@ -45,9 +45,7 @@ fn one_chunk(rule: InboundRule, messages: usize, history_bytes: u64) -> Vec<Seen
     config.inbound.insert("quote".into(), rule);
     config.resume.history_bytes = history_bytes;
     let mut rig = Rig::new(config);
-    let b = rig.connect("any");
-    rig.hello(b, 0);
-    rig.subscribe(b, "t");
+    let b = rig.member("any", "t");
     rig.publish("t", 1..=3);
     rig.seen(b);
     let a = rig.connect("any");
@@ -94,9 +92,7 @@ fn slots_of_a_stalled_reader(policy: Policy, adopt: bool) -> usize {
     config.resume.history_size = 16;
     config.resume.history_bytes = 10_000;
     let mut rig = Rig::new(config);
-    let mut c = rig.connect("tok-u1");
-    rig.hello(c, 0);
-    rig.subscribe(c, "t");
+    let mut c = rig.member("tok-u1", "t");
     if adopt {
         rig.lose(c, 0);
         rig.publish("t", 1..=8);
@@ -151,9 +147,7 @@ fn a_dropped_tail_that_is_sent_after_all_is_counted_once() {
     config.backpressure.policy = Policy::DropNewest;
     config.backpressure.high_water_mark = 300;
     let mut rig = Rig::new(config);
-    let c = rig.connect("tok-u1");
-    rig.hello(c, 0);
-    rig.subscribe(c, "t");
+    let c = rig.member("tok-u1", "t");
     rig.stall(c, 0);
     rig.publish("t", 1..=20);
     rig.lose(c, u32::MAX);
@@ -166,9 +160,7 @@ fn a_dropped_tail_that_is_sent_after_all_is_counted_once() {
 #[test]
 fn a_lost_connection_discards_events_only_once() {
     let mut rig = Rig::new(config());
-    let c = rig.connect("any");
-    rig.hello(c, 0);
-    rig.subscribe(c, "t");
+    let c = rig.member("any", "t");
     rig.stall(c, 150);
     rig.publish("t", 1..=4);
     rig.lose(c, 0);
@@ -250,9 +242,7 @@ fn a_full_queue_is_sent_although_it_coalesces() {
     config.server.coalesce = std::time::Duration::from_millis(100);
     config.backpressure.max_queue = 8;
     let mut rig = Rig::new(config);
-    let c = rig.connect("any");
-    rig.hello(c, 0);
-    rig.subscribe(c, "t");
+    let _ = rig.member("any", "t");
     rig.publish("t", 1..=1000);
     let s = stats(&mut rig);
     assert!(s.queue_depth <= 8 + 1, "{}", s.queue_depth);
@@ -263,12 +253,8 @@ fn nobody_coalesces_longer_than_asked() {
     let mut config = config();
     config.server.coalesce = std::time::Duration::from_millis(100);
     let mut rig = Rig::new(config);
-    let c = rig.connect("any");
-    rig.hello(c, 0);
-    rig.subscribe(c, "t");
-    let d = rig.connect("any");
-    rig.hello(d, 0);
-    rig.subscribe(d, "u");
+    let c = rig.member("any", "t");
+    let d = rig.member("any", "u");
     rig.pass(1000);
     rig.pass(1000);
     rig.publish("u", 1..=1); // d sent at 0
@@ -288,9 +274,7 @@ fn an_empty_send_is_no_send() {
     let mut config = config();
     config.server.coalesce = std::time::Duration::from_millis(100);
     let mut rig = Rig::new(config);
-    let d = rig.connect("any");
-    rig.hello(d, 0);
-    rig.subscribe(d, "u");
+    let d = rig.member("any", "u");
     rig.pass(1000);
     rig.publish("u", 1..=1);
     assert_eq!(rig.seen(d), events(1..=1, 1..=1));
@@ -302,9 +286,7 @@ fn a_restart_counts_dropped_events_once() {
     config.backpressure.policy = Policy::DropNewest;
     config.backpressure.high_water_mark = 300;
     let mut rig = Rig::new(config);
-    let c = rig.connect("tok-u1");
-    rig.hello(c, 0);
-    rig.subscribe(c, "t");
+    let c = rig.member("tok-u1", "t");
     rig.publish("t", 1..=1);
     rig.stall(c, 0);
     rig.publish("t", 2..=20);
@@ -333,9 +315,7 @@ fn a_takeover_knows_what_the_old_connection_acknowledged() {
     let mut config = config();
     config.auth.duplicate_id = seqcast::config::DuplicateId::Takeover;
     let mut rig = Rig::new(config);
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.publish("t", 1..=3);
     assert_eq!(rig.seen(a).len(), 3); // the client has them
     rig.stall(a, 10);
@@ -348,9 +328,7 @@ fn a_takeover_knows_what_the_old_connection_acknowledged() {
 #[test]
 fn waiting_bytes_agree_with_waiting_events() {
     let mut rig = Rig::new(config());
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.lose(a, 0);
     rig.publish("t", 1..=8);
     let b = rig.connect("tok-u1");

@@ -7,9 +7,7 @@ use seqcast::shard::step::{Ask, Instant};
 #[test]
 fn events_are_numbered_from_one_and_replayed_on_demand() {
     let mut rig = Rig::new(config());
-    let c = rig.connect("any");
-    rig.hello(c, 0);
-    rig.subscribe(c, "t");
+    let c = rig.member("any", "t");
     rig.publish("t", 1..=3);
     assert_eq!(rig.seen(c), events(1..=3, 1..=3));
     rig.resume(c, 1);
@@ -26,9 +24,7 @@ fn events_are_numbered_from_one_and_replayed_on_demand() {
 #[test]
 fn a_parked_session_records_and_answers_behind_the_events() {
     let mut rig = Rig::new(config());
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.publish("t", 1..=3);
     rig.seen(a);
     rig.lose(a, 0);
@@ -49,9 +45,7 @@ fn more_than_the_history_missed_is_declared() {
     let mut config = config();
     config.resume.history_size = 4;
     let mut rig = Rig::new(config);
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.publish("t", 1..=3);
     rig.lose(a, 0);
     rig.publish("t", 4..=8);
@@ -67,9 +61,7 @@ fn more_than_the_history_missed_is_declared() {
 #[test]
 fn a_new_process_begins_at_one_unless_nothing_ever_reached_the_old_one() {
     let mut rig = Rig::new(config());
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.lose(a, 0);
     rig.publish("t", 1..=2);
     let b = rig.connect("tok-u1");
@@ -90,9 +82,7 @@ fn a_new_process_begins_at_one_unless_nothing_ever_reached_the_old_one() {
 #[test]
 fn unacknowledged_events_are_sent_again_to_a_client_that_has_nothing() {
     let mut rig = Rig::new(config());
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.publish("t", 1..=2);
     rig.lose(a, u32::MAX);
     let b = rig.connect("tok-u1");
@@ -140,9 +130,7 @@ fn a_late_hello_with_a_smaller_position_is_told_so() {
 #[test]
 fn a_client_ahead_of_its_session_is_followed() {
     let mut rig = Rig::new(config());
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.publish("t", 1..=3);
     rig.lose(a, 0);
     rig.publish("t", 4..=4);
@@ -176,9 +164,7 @@ fn events_wait_for_a_hello_only_so_long() {
 #[test]
 fn a_parked_session_ends_with_its_time() {
     let mut rig = Rig::new(config());
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.publish("t", 1..=3);
     rig.lose(a, 0);
     rig.pass(60_001);
@@ -191,9 +177,7 @@ fn a_parked_session_ends_with_its_time() {
 #[test]
 fn an_idle_history_is_freed_and_its_loss_declared() {
     let mut rig = Rig::new(config());
-    let c = rig.connect("any");
-    rig.hello(c, 0);
-    rig.subscribe(c, "t");
+    let c = rig.member("any", "t");
     rig.publish("t", 1..=3);
     rig.seen(c);
     for _ in 0..3 {
@@ -253,9 +237,7 @@ fn a_late_hello_gets_only_what_was_not_written_when_something_is_lost() {
     let mut config = config();
     config.resume.history_size = 2;
     let mut rig = Rig::new(config);
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.publish("t", 1..=3);
     rig.lose(a, u32::MAX);
     rig.publish("t", 4..=5);
@@ -269,9 +251,7 @@ fn a_late_hello_gets_only_what_was_not_written_when_something_is_lost() {
 #[test]
 fn a_late_hello_without_a_position_gets_what_an_earlier_connection_lost() {
     let mut rig = Rig::new(config());
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.publish("t", 1..=2);
     rig.lose(a, u32::MAX);
     let b = rig.connect("tok-u1");
@@ -284,9 +264,7 @@ fn a_late_hello_without_a_position_gets_what_an_earlier_connection_lost() {
 #[test]
 fn a_client_that_took_a_late_hello_for_a_hole_gets_nothing_twice() {
     let mut rig = Rig::new(config());
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.publish("t", 1..=5);
     rig.lose(a, 0);
     rig.publish("t", 6..=7);
@@ -305,9 +283,7 @@ fn a_late_hello_during_a_drain_may_be_the_last_thing_that_happens() {
     let mut config = config();
     config.resume.history_bytes = 500;
     let mut rig = Rig::new(config);
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     rig.publish("t", 1..=1);
     rig.publish_padded("t", 2, 200);
     rig.lose(a, u32::MAX);

@@ -100,9 +100,7 @@ fn clients_that_come_and_go_leave_no_deadlines_behind() {
     config.resume.ttl = std::time::Duration::from_secs(30 * 24 * 3600);
     let mut rig = Rig::new(config);
     for n in 1..=4000 {
-        let c = rig.connect("any");
-        rig.hello(c, 0);
-        rig.subscribe(c, "t");
+        let c = rig.member("any", "t");
         rig.publish("t", n..=n);
         rig.lose(c, 0);
         rig.peers.remove(&c);

@@ -12,9 +12,7 @@ fn stalled(policy: Policy, max_queue: u32, mark: u64, history: u32) -> (Rig, seq
     config.backpressure.high_water_mark = mark;
     config.resume.history_size = history;
     let mut rig = Rig::new(config);
-    let c = rig.connect("tok-u1");
-    rig.hello(c, 0);
-    rig.subscribe(c, "t");
+    let c = rig.member("tok-u1", "t");
     rig.stall(c, 150);
     (rig, c)
 }

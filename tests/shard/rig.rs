@@ -157,6 +157,14 @@ impl Rig {
         conn
     }
 
+    /// A client that has said hello, without a position, and subscribed.
+    pub fn member(&mut self, token: &str, topic: &str) -> ConnId {
+        let conn = self.connect(token);
+        self.hello(conn, 0);
+        self.subscribe(conn, topic);
+        conn
+    }
+
     pub fn bytes(&mut self, conn: ConnId, bytes: &[u8]) {
         let mut bytes = bytes.to_vec();
         self.input(Input::Received { conn, bytes: &mut bytes });

@@ -8,9 +8,7 @@ fn history_comes_first_and_is_numbered_snapshots_are_not() {
     config.replay.history_size = 2;
     let mut rig = Rig::new(config);
     rig.publish("t", 1..=3);
-    let c = rig.connect("any");
-    rig.hello(c, 0);
-    rig.subscribe(c, "t");
+    let c = rig.member("any", "t");
     rig.publish("t", 4..=4);
     assert_eq!(rig.seen(c), events(1..=3, 2..=4));
     rig.control(c, |e| e.snapshot_request("t", 3));
@@ -25,9 +23,7 @@ fn a_kept_topic_gives_no_history_again() {
     config.replay.history_size = 8;
     let mut rig = Rig::new(config);
     rig.publish("t", 1..=3);
-    let a = rig.connect("tok-u1");
-    rig.hello(a, 0);
-    rig.subscribe(a, "t");
+    let a = rig.member("tok-u1", "t");
     assert_eq!(rig.seen(a), events(1..=3, 1..=3));
     rig.lose(a, 0);
     rig.publish("t", 4..=4);
