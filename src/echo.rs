@@ -394,7 +394,7 @@ mod tests {
 
     fn opened() -> Echo {
         let mut echo = Echo::new();
-        echo.handle(NOW, Input::Opened { conn: CONN, peer: Peer::Unix });
+        echo.handle(NOW, Input::Opened { conn: CONN, peer: Peer::Unix, is_shared: false });
         receive(&mut echo, REQUEST);
         assert!(matches!(echo.poll(), Some(Output::Established { conn: CONN })));
         let answer = drain(&mut echo, 64);
@@ -463,7 +463,7 @@ mod tests {
     fn a_handshake_that_stalls_is_aborted_and_an_open_connection_is_not() {
         let mut echo = opened();
         let other = ConnId { index: 3, generation: 0 };
-        echo.handle(NOW, Input::Opened { conn: other, peer: Peer::Unix });
+        echo.handle(NOW, Input::Opened { conn: other, peer: Peer::Unix, is_shared: false });
         echo.handle(NOW + PATIENCE, Input::Tick);
         assert!(matches!(echo.poll(), Some(Output::Abort { conn, .. }) if conn == other));
         assert!(echo.poll().is_none() && echo.next_deadline().is_none());

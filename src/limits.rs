@@ -66,6 +66,15 @@ pub const RESERVED_COMMANDS: usize = 16;
 /// Log lines of a core that wait for the control thread; more are dropped and counted.
 pub const WAITING_LOG_LINES: usize = 256;
 
+/// Bytes of handoffs to one core past which a new batch begins.
+pub const BATCH_BYTES: usize = 32 * 1024;
+/// Emptied batches that a core keeps for each other core.
+pub const SPARE_BATCHES: usize = 8;
+/// Batches that may be on their way from one core to another.
+pub const TRAVELLING_BATCHES: usize = 64;
+/// Bytes that wait to leave for one core past which whoever feeds it pauses until half is gone.
+pub const STAGED_BYTES: usize = 1 << 20;
+
 /// Tables nested below the root of an event. A schema that nests deeper is refused, so no payload can.
 pub const TABLE_DEPTH: usize = 8;
 /// Most fields of one table; keeps a table's inline part (8 bytes a field) inside the 64 KiB of a vtable entry.

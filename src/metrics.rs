@@ -107,6 +107,12 @@ counters! {
     stale_completions "staleCompletions";
     /// Times that accepting paused for want of descriptors or memory.
     accept_pauses "acceptPauses";
+    /// Times that a connection paused because another core took no more of what it published.
+    mesh_pauses "meshPauses";
+    /// Handoffs taken from other cores.
+    handoffs "handoffs";
+    /// Connections handed to another core before their upgrade.
+    transferred "transferred";
     /// Log lines of cores that were dropped because the control thread was behind.
     log_lost "logLost";
 }

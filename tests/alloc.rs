@@ -6,6 +6,7 @@
 use seqcast::config::{Config, InboundRule};
 use seqcast::schema::Schema;
 use seqcast::shard::admit::Admission;
+use seqcast::shard::census::Census;
 use seqcast::shard::step::{ConnId, Input, Instant, Output, Peer};
 use seqcast::shard::{Setup, Shard};
 use seqcast::wire::control::{self, Control, Encoder};
@@ -88,6 +89,8 @@ impl Core {
             schema: Arc::new(schema),
             admission: Arc::new(admission),
             wall_ms: 0,
+            census: Arc::new(Census::new(1)),
+            staged_bytes: 1 << 20,
         };
         Core {
             shard: Shard::new(setup),
@@ -129,7 +132,7 @@ impl Core {
     /// A client that is through the upgrade, has said hello and taken what it was sent.
     fn client(&mut self, index: u32) -> ConnId {
         let conn = ConnId { index, generation: 1 };
-        self.step(Input::Opened { conn, peer: Peer::Unix });
+        self.step(Input::Opened { conn, peer: Peer::Unix, is_shared: false });
         let mut request = b"GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
             .to_vec();

@@ -127,7 +127,7 @@ impl Fake {
     fn run(mut self) {
         while !self.turn() {
             self.port.flush();
-            if self.port.may_sleep() {
+            if self.port.may_sleep(|_| false) {
                 let mut fds = [PollFd::from_borrowed_fd(self.port.bell(), PollFlags::IN)];
                 poll(&mut fds, None).unwrap();
                 self.port.silence();

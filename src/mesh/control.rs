@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::Bell;
+use super::cores::{Neighbours, link};
 use crate::limits::{RESERVED_COMMANDS, UNANSWERED_COMMANDS, WAITING_LOG_LINES};
-use crate::shard::step::{Command, LogLine, Reply};
+use crate::shard::step::{Command, CoreId, LogLine, Reply};
 
 /// Commands that may be without an answer at one time, the reserve included.
 const OUTSTANDING: usize = UNANSWERED_COMMANDS + RESERVED_COMMANDS;
@@ -24,16 +25,17 @@ pub enum Notice {
     Log(LogLine),
 }
 
-/// Connects the control thread with `cores` cores.
+/// Connects the control thread with `cores` cores, and these with each other.
 ///
 /// # Errors
 /// No descriptors are left for the bells.
 pub fn connect(cores: usize) -> io::Result<(ControlPort, Vec<CorePort>)> {
     let control = Arc::new(Bell::new()?);
+    let bells = (0..cores).map(|_| Bell::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
+    let neighbours = link(&bells);
     let mut links = Vec::with_capacity(cores);
     let mut ports = Vec::with_capacity(cores);
-    for _ in 0..cores {
-        let own = Arc::new(Bell::new()?);
+    for (own, neighbours) in bells.into_iter().zip(neighbours) {
         let (command_in, command_out) = rtrb::RingBuffer::new(OUTSTANDING);
         let (notice_in, notice_out) = rtrb::RingBuffer::new(OUTSTANDING + WAITING_LOG_LINES);
         links.push(CoreLink {
@@ -44,6 +46,7 @@ pub fn connect(cores: usize) -> io::Result<(ControlPort, Vec<CorePort>)> {
             commands: command_out,
             notices: notice_in,
             own,
+            neighbours,
             untold: false,
             control: RungAtLast(Arc::clone(&control)),
         });
@@ -131,6 +134,7 @@ pub struct CorePort {
     commands: rtrb::Consumer<Command>,
     notices: rtrb::Producer<Notice>,
     own: Arc<Bell>,
+    neighbours: Neighbours,
     /// Something was put into the ring since the last [`flush`](Self::flush).
     untold: bool,
     /// Last, so that the control thread wakes up when the rings are gone.
@@ -165,21 +169,30 @@ impl CorePort {
         true
     }
 
-    /// At the end of a turn: wakes the control thread if there is something for it and it sleeps.
+    /// The rings to the other cores.
+    pub fn neighbours(&mut self) -> &mut Neighbours {
+        &mut self.neighbours
+    }
+
+    /// At the end of a turn: wakes the control thread and the other cores if there is something for them and they
+    /// sleep.
     pub fn flush(&mut self) {
+        self.neighbours.flush();
         if std::mem::take(&mut self.untold) {
             self.control.0.ring();
         }
     }
 
-    /// Before waiting: says that this core sleeps and looks once more. False: there is work, do not wait; the core
-    /// counts as awake again. True: wait for [`bell`](Self::bell) among other things, then call
-    /// [`awake`](Self::awake).
+    /// Before waiting: says that this core sleeps and looks once more. `is_waiting`: whether something waits for room
+    /// in the ring to this core. False: there is work, do not wait; the core counts as awake again. True: wait for
+    /// [`bell`](Self::bell) among other things, then call [`awake`](Self::awake).
     #[must_use]
-    pub fn may_sleep(&self) -> bool {
+    pub fn may_sleep(&self, is_waiting: impl Fn(CoreId) -> bool) -> bool {
         debug_assert!(!self.untold, "flush before sleeping");
         self.own.say_asleep();
-        if self.commands.is_empty() {
+        let has_room = |place| is_waiting(self.neighbours.core(place)) && self.neighbours.has_room(place);
+        let is_sendable = (0..self.neighbours.len()).any(has_room);
+        if self.commands.is_empty() && !self.neighbours.has_arrivals() && !is_sendable {
             return true;
         }
         self.own.say_awake();
@@ -266,12 +279,12 @@ mod tests {
     #[test]
     fn a_core_does_not_sleep_over_a_command() {
         let (mut control, mut ports) = connect(1).unwrap();
-        assert!(ports[0].may_sleep());
+        assert!(ports[0].may_sleep(|_| false));
         ports[0].awake();
         control.links[0].commands.send(stats(1)).unwrap();
-        assert!(!ports[0].may_sleep());
+        assert!(!ports[0].may_sleep(|_| false));
         assert_eq!(ports[0].take().map(|c| c.ticket), Some(1));
-        assert!(ports[0].may_sleep());
+        assert!(ports[0].may_sleep(|_| false));
     }
 
     /// One core for the stress test: answers everything, sleeps whenever it may, ends at ticket `last`.
@@ -287,7 +300,7 @@ mod tests {
             if ended {
                 return naps;
             }
-            if port.may_sleep() {
+            if port.may_sleep(|_| false) {
                 naps += 1;
                 wait(port.bell());
                 port.silence();

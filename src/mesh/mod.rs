@@ -9,6 +9,8 @@
 
 mod bell;
 mod control;
+mod cores;
 
 pub use bell::Bell;
 pub use control::{Commands, ControlPort, CoreLink, CorePort, Notice, Notices, connect};
+pub use cores::{Moving, Neighbours, Parcel};

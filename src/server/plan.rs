@@ -56,9 +56,6 @@ impl fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
-/// Cores that this version runs in a process.
-const CORES: usize = 1;
-
 /// Makes a plan for this machine.
 ///
 /// # Errors
@@ -76,12 +73,7 @@ pub fn plan(mut config: Config) -> Result<Plan, PlanError> {
     if config.server.listen.is_empty() {
         return Err(PlanError("server.listen is empty; name at least one address".into()));
     }
-    let mut processors = config.server.cores.resolve(&allowed_processors()?).map_err(PlanError)?;
-    if processors.len() > CORES {
-        let asked = processors.len();
-        warnings.push(format!("server.cores asks for {asked} cores; this version runs {CORES} in a process"));
-        processors.truncate(CORES);
-    }
+    let processors = config.server.cores.resolve(&allowed_processors()?).map_err(PlanError)?;
     let most_files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     warnings.extend(clamp_connections(&mut config, most_files));
     let admission = Admission::new(&config.auth, config.limits.rate);
@@ -126,7 +118,7 @@ mod tests {
     #[test]
     fn the_default_can_be_carried_out() {
         let plan = plan(Config::default()).unwrap();
-        assert_eq!(plan.processors.len(), CORES);
+        assert_eq!(plan.processors, allowed_processors().unwrap());
         assert_eq!(plan.schema().len(), 6);
     }
 
@@ -166,16 +158,5 @@ mod tests {
         assert!(with(|c| c.server.cores = Cores::List(vec![9999])).contains("9999"));
         let control = |c: &mut Config| drop(c.inbound.insert("ping".into(), InboundRule::None));
         assert!(with(control).contains("ping"));
-    }
-
-    #[test]
-    fn more_cores_than_there_are_yet() {
-        let config = Config {
-            server: crate::config::Server { cores: Cores::Count(3), ..Default::default() },
-            ..Default::default()
-        };
-        let plan = plan(config).unwrap();
-        assert_eq!(plan.processors.len(), CORES);
-        assert!(plan.warnings()[0].contains("asks for 3 cores"), "{:?}", plan.warnings());
     }
 }

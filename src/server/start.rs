@@ -13,9 +13,10 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::bind::{Addresses, Bound, bind};
 use super::plan::Plan;
 use crate::control::{Control, Orders, Parts, Publisher, Reload};
-use crate::limits::RESERVED_DESCRIPTORS;
+use crate::limits::{RESERVED_DESCRIPTORS, STAGED_BYTES};
 use crate::mesh::{self, CorePort};
 use crate::schema::Schema;
+use crate::shard::census::Census;
 use crate::shard::step::CoreId;
 use crate::shard::{Setup, Shard};
 use crate::uring::{self, Core, Driver, ListenError, Listener};
@@ -249,6 +250,7 @@ impl CoreParts {
         let most_sockets = most_sockets(files, cores);
         let files = most.min(u32::try_from(files).unwrap_or(u32::MAX));
         let wall_ms = wall_ms_at_zero();
+        let census = Arc::new(Census::new(cores));
         let part = |(core, ((port, listeners), &processor)): (usize, (_, &u16))| CoreParts {
             core: core as CoreId,
             processor: plan.config.server.pin.then_some(processor),
@@ -260,6 +262,8 @@ impl CoreParts {
                 schema: Arc::clone(&plan.schema),
                 admission: Arc::clone(&plan.admission),
                 wall_ms,
+                census: Arc::clone(&census),
+                staged_bytes: STAGED_BYTES,
             },
             listeners,
             port,

@@ -101,6 +101,7 @@ impl Shard {
     pub(super) fn forget(&mut self, index: u32) {
         let conn = self.conns[index as usize].take().expect("a connection in use exists");
         self.live_conns -= 1;
+        self.census.leave(self.core);
         assert!(conn.session == NONE, "a session leaves its connection first");
         if let Some(partial) = conn.partial {
             self.store.unpin(partial.slot);
@@ -128,6 +129,7 @@ impl Shard {
         }
         conn.session = NONE;
         self.connected -= 1;
+        self.census.release();
         self.drop_jobs(session);
         if self.probes.iter().any(|probe| probe.owner == id) {
             self.orphaned.push(id);

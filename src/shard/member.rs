@@ -1,11 +1,11 @@
-//! Joining and leaving rooms; a topic's history for those who come late; the homes of topics on other cores.
+//! Joining and leaving rooms; a topic's history for those who come late, also from its home on another core.
 
 use crate::limits;
 
 use super::Shard;
-use super::handoff::{Crossing, Handoff, home};
+use super::handoff::{Handoff, Past, home};
 use super::session::{Job, Membership, Origin, Session, pause};
-use super::step::{Answer, ConnId, CoreId, Output, RoomKind, SessionId};
+use super::step::{Answer, ConnId, RoomKind, SessionId};
 use super::store::Slot;
 use super::topic::Waiter;
 
@@ -88,8 +88,7 @@ impl Shard {
             None if self.is_home(RoomKind::Topic, topic) => {}
             None => {
                 let (conn, to) = (self.conn(index).id, self.home_of(topic));
-                let topic = topic.into();
-                self.hand(to, Handoff::Snapshot { topic, after, conn });
+                self.hand(to, &Handoff::Snapshot { topic, after, conn });
                 self.pause(index, pause::HOME);
             }
         }
@@ -209,8 +208,8 @@ impl Shard {
             return;
         }
         if topic.follows {
-            let topic = found.name.clone();
-            self.hand(self.home_of(&topic), Handoff::Disinterest { topic });
+            let (home, topic) = (self.home_of(&found.name), &found.name);
+            self.neighbours.hand(home, &Handoff::Disinterest { topic });
         }
         self.release_topic_history(room);
         self.rooms.remove(room);
@@ -223,77 +222,18 @@ impl Shard {
         }
     }
 
-    fn home_of(&self, topic: &str) -> CoreId {
-        home(self.seed, self.cores, RoomKind::Topic, topic)
-    }
-
     fn ask_home(&mut self, room: u32, waiter: Waiter) {
         let topic = self.rooms.topic_mut(room);
         topic.waiting.push(waiter);
         if !std::mem::replace(&mut topic.asked, true) {
-            let topic = self.rooms.room(room).name.clone();
-            self.hand(self.home_of(&topic), Handoff::Interest { topic });
+            let topic = &self.rooms.room(room).name;
+            let home = home(self.seed, self.cores, RoomKind::Topic, topic);
+            self.neighbours.hand(home, &Handoff::Interest { topic });
         }
-    }
-
-    pub(super) fn hand(&mut self, to: CoreId, handoff: Handoff) {
-        assert!(to != self.core, "a core hands nothing to itself");
-        self.outputs.push_back(Output::Handoff { to, handoff });
-    }
-
-    pub(super) fn on_handoff(&mut self, from: CoreId, handoff: Handoff) {
-        match handoff {
-            Handoff::Number { topic, event } => self.number(&topic, &event, None),
-            Handoff::Numbered { topic, topic_seq, event, receipt } => {
-                self.follow(&topic, topic_seq, &event);
-                self.confirm(from, receipt);
-            }
-            Handoff::Deliver { target, event, receipt } => {
-                self.deliver_crossing(&target, &event);
-                self.confirm(from, receipt);
-            }
-            Handoff::Delivered { receipt } => self.on_delivered(receipt),
-            Handoff::Interest { topic } => self.on_interest(from, topic),
-            Handoff::Interested { topic, topic_seq, history } => {
-                self.on_interested(&topic, topic_seq, history)
-            }
-            Handoff::Disinterest { topic } => self.on_disinterest(from, &topic),
-            Handoff::Snapshot { topic, after, conn } => {
-                let history =
-                    self.crossing_history(&topic, after).into_iter().map(|(_, event)| event).collect();
-                self.hand(from, Handoff::Snapshotted { conn, history });
-            }
-            Handoff::Snapshotted { conn, history } => self.on_snapshotted(conn, &history),
-        }
-    }
-
-    fn on_interest(&mut self, from: CoreId, topic: Box<str>) {
-        let room = self.rooms.find_or_make(RoomKind::Topic, &topic);
-        let found = self.rooms.topic_mut(room);
-        if !found.interested.contains(&from) {
-            found.interested.push(from);
-        }
-        let topic_seq = found.seq;
-        let history = self.crossing_history(&topic, 0);
-        self.settle_room(room);
-        self.hand(from, Handoff::Interested { topic, topic_seq, history });
-    }
-
-    fn on_disinterest(&mut self, from: CoreId, topic: &str) {
-        let Some(room) = self.rooms.find(RoomKind::Topic, topic) else { return };
-        self.rooms.topic_mut(room).interested.retain(|core| *core != from);
-        self.settle_room(room);
-    }
-
-    /// A topic's history above a number, copied for another core.
-    fn crossing_history(&self, topic: &str, after: u64) -> Vec<(u64, Crossing)> {
-        let Some(room) = self.rooms.find(RoomKind::Topic, topic) else { return Vec::new() };
-        let newer = self.rooms.topic(room).history.iter().filter(|(seq, _)| *seq > after);
-        newer.filter_map(|(seq, slot)| Some((*seq, self.crossing(*slot)?))).collect()
     }
 
     /// The home answered: from here on this core follows the topic without a gap.
-    fn on_interested(&mut self, topic: &str, topic_seq: u64, history: Vec<(u64, Crossing)>) {
+    pub(super) fn on_interested(&mut self, topic: &str, topic_seq: u64, history: Past<'_>) {
         let Some(room) = self.rooms.find(RoomKind::Topic, topic) else { return };
         let found = self.rooms.topic_mut(room);
         found.asked = false;
@@ -301,7 +241,7 @@ impl Shard {
         found.seq = topic_seq;
         let waiting = std::mem::take(&mut found.waiting);
         for (seq, event) in history {
-            let slot = self.store.insert(event.event, self.schema.id(event.event), &event.payload);
+            let slot = self.store_crossing(event);
             self.remember(room, seq, slot);
             self.store.unpin(slot);
         }
@@ -338,12 +278,9 @@ impl Shard {
         }
     }
 
-    fn on_snapshotted(&mut self, conn: ConnId, history: &[Crossing]) {
+    pub(super) fn on_snapshotted(&mut self, conn: ConnId, history: Past<'_>) {
         let Some(index) = self.find_conn(conn).filter(|index| self.conn(*index).is_open()) else { return };
-        let ids: Vec<u32> = history.iter().map(|event| self.schema.id(event.event)).collect();
-        let events = history.iter().zip(ids);
-        let slots: Vec<Slot> =
-            events.map(|(event, id)| self.store.insert(event.event, id, &event.payload)).collect();
+        let slots: Vec<Slot> = history.map(|(_, event)| self.store_crossing(event)).collect();
         self.push_snapshot(self.session_of(index), slots.clone());
         for slot in slots {
             self.store.unpin(slot);

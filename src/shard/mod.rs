@@ -8,23 +8,26 @@
 //! | `step` | the seam: inputs, outputs, questions, answers |
 //! | `upgrade` | from a request to a session: routing, admission, duplicates |
 //! | `receive` | messages of clients |
-//! | `member` | joining and leaving rooms, topic histories, homes on other cores |
+//! | `member` | joining and leaving rooms, topic histories |
+//! | `neighbours` | work between cores: what leaves for them, what they hand over, who pauses when they take no more |
 //! | `publish` | an event to its receivers; policies |
 //! | `send` | the one place where bytes leave: `fill` and `sent` |
 //! | `resume` | hello, resume, replays, adoption |
 //! | `close` | closing, losing, parking, ending, draining |
 //! | `query` | answers to the control thread |
-//! | `store`, `outbox`, `session`, `topic`, `lane`, `admit`, `timer`, `trace`, `handoff` | what they hold |
+//! | `store`, `outbox`, `session`, `topic`, `lane`, `admit`, `timer`, `trace`, `handoff`, `census` | what they hold |
 
 #![forbid(unsafe_code)]
 
 pub mod admit;
+pub mod census;
 pub mod handoff;
 pub mod step;
 
 mod close;
 mod lane;
 mod member;
+mod neighbours;
 mod outbox;
 mod publish;
 mod query;
@@ -51,11 +54,13 @@ use crate::wire::control::Encoder;
 use crate::wire::frame::Bounds;
 
 use admit::Admission;
+use census::Census;
 use close::Probe;
+use neighbours::Neighbours;
 use publish::Receipts;
 use session::{Conn, NONE, Session, State};
 pub use step::Filled;
-use step::{ConnId, CoreId, EventIndex, Input, Instant, Level, LogLine, Output, RoomKind, SessionId};
+use step::{ConnId, CoreId, EventIndex, Input, Instant, Level, LogLine, Output, Peer, RoomKind, SessionId};
 use store::{Budgets, Relief, Store};
 use timer::{NEVER, Owner, Timers};
 use topic::Rooms;
@@ -78,6 +83,10 @@ pub struct Setup {
     pub admission: Arc<Admission>,
     /// Unix milliseconds at `Instant(0)`.
     pub wall_ms: u64,
+    /// Shared by all cores.
+    pub census: Arc<Census>,
+    /// Bytes that wait to leave for one core past which whoever feeds it pauses until half is gone.
+    pub staged_bytes: usize,
 }
 
 /// One core.
@@ -90,6 +99,7 @@ pub struct Shard {
     schema: Arc<Schema>,
     admission: Arc<Admission>,
     wall_ms: u64,
+    census: Arc<Census>,
     /// By event: what happens with it when a client sends it.
     inbound: Arc<[Option<InboundRule>]>,
     /// By event: requests are answered.
@@ -137,6 +147,7 @@ pub struct Shard {
     resumable: Vec<u32>,
     /// Sessions that lost their connection while a probe ran.
     orphaned: Vec<SessionId>,
+    neighbours: Neighbours,
     outputs: VecDeque<Output>,
     counters: Counters,
     encoded: Box<[u64]>,
@@ -220,6 +231,7 @@ impl Shard {
             overdue: Vec::new(),
             resumable: Vec::new(),
             orphaned: Vec::new(),
+            neighbours: Neighbours::new(setup.cores.max(1), setup.staged_bytes),
             outputs: VecDeque::new(),
             counters: Counters::default(),
             encoded: vec![0; events].into_boxed_slice(),
@@ -229,6 +241,7 @@ impl Shard {
             schema: setup.schema,
             admission: setup.admission,
             wall_ms: setup.wall_ms,
+            census: setup.census,
         }
     }
 
@@ -237,14 +250,17 @@ impl Shard {
         self.now = self.now.max(now);
         self.started.get_or_insert(now);
         match input {
-            Input::Opened { conn, peer } => self.on_opened(Conn::new(conn, peer, self.now)),
+            Input::Opened { conn, peer, is_shared } => self.on_accepted(conn, peer, is_shared),
             Input::Transferred { conn, transfer } => self.on_transferred(conn, *transfer),
             Input::Received { conn, bytes } => self.on_received(conn, bytes),
             Input::Lost { conn, unacked, .. } => self.on_lost(conn, unacked),
             Input::Writable { conn } => self.on_writable(conn),
             Input::Acknowledged { session } => self.on_acknowledged(session),
             Input::Command(command) => self.on_command(command),
-            Input::Handoff { from, handoff } => self.on_handoff(from, handoff),
+            Input::Handoff { from, handoff } => {
+                self.counters.handoffs += 1;
+                self.on_handoff(from, handoff);
+            }
             Input::Tick => self.run_timers(),
         }
         self.settle();
@@ -283,6 +299,7 @@ impl Shard {
                 break;
             }
         }
+        self.relieve_feeders();
         self.relieve();
         self.sort_out_timers();
         self.check_drained();
@@ -427,6 +444,16 @@ impl Shard {
         }
     }
 
+    fn on_accepted(&mut self, conn: ConnId, peer: Peer, is_shared: bool) {
+        self.counters.accepted += 1;
+        self.census.enter(self.core);
+        self.on_opened(Conn::new(conn, peer, self.now));
+        let least = self.census.least(self.core);
+        if is_shared && least != self.core && self.find_conn(conn).is_some() {
+            self.transfer(conn.index, least, Vec::new());
+        }
+    }
+
     fn on_opened(&mut self, conn: Conn) {
         let index = conn.id.index;
         if self.conns.len() <= index as usize {
@@ -434,7 +461,6 @@ impl Shard {
         }
         assert!(self.conns[index as usize].is_none(), "the driver reuses a place that is not free");
         self.conns[index as usize] = Some(conn);
-        self.counters.accepted += 1;
         self.live_conns += 1;
         if self.draining == Some(Drain::Over) {
             self.abort(index);

@@ -3,45 +3,27 @@
 
 use std::collections::HashMap;
 
-use bytes::Bytes;
-
 use crate::config::Policy;
 use crate::limits::MAX_SEQ;
 use crate::wire::envelope::HEADER_BYTES;
 
-use super::handoff::{Crossing, Handoff, Receipt, home};
+use super::handoff::{Crossing, Handoff, Receipt, Receivers};
+use super::neighbours::crossing;
 use super::session::NONE;
-use super::step::{Answer, CoreId, Direction, EventIndex, RoomKind, Target};
+use super::step::{Answer, Direction, EventIndex, RoomKind};
 use super::store::Slot;
 use super::timer::Owner;
 use super::trace::Record;
 use super::{Overdue, Shard};
 
-/// A target, borrowed.
+/// Whom an event goes to, a single client apart.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum To<'a> {
     All,
     Room(RoomKind, &'a str),
-    Client(&'a str),
 }
 
 impl<'a> To<'a> {
-    pub(super) fn of(target: &'a Target) -> To<'a> {
-        match target {
-            Target::All => To::All,
-            Target::Room(kind, name) => To::Room(*kind, name),
-            Target::Client(id) => To::Client(id),
-        }
-    }
-
-    fn owned(self) -> Target {
-        match self {
-            To::All => Target::All,
-            To::Room(kind, name) => Target::Room(kind, name.into()),
-            To::Client(id) => Target::Client(id.into()),
-        }
-    }
-
     /// As the trace shows it.
     fn shown(self) -> (&'static str, &'a str) {
         match self {
@@ -49,7 +31,6 @@ impl<'a> To<'a> {
             To::Room(RoomKind::Topic, name) => ("topic", name),
             To::Room(RoomKind::Group, name) => ("group", name),
             To::Room(RoomKind::User, name) => ("user", name),
-            To::Client(id) => ("client", id),
         }
     }
 }
@@ -71,51 +52,34 @@ struct Waiting {
 impl Shard {
     /// Publishes a verified payload. With a ticket, the answer goes out when every core has the event.
     pub(super) fn publish(&mut self, event: EventIndex, payload: &[u8], to: To<'_>, ticket: Option<u64>) {
-        if let To::Room(RoomKind::Topic, topic) = to {
-            if self.is_home(RoomKind::Topic, topic) {
-                self.number_payload(topic, event, payload, ticket);
-            } else {
-                assert!(ticket.is_none(), "the control thread asks the home of a topic");
-                let event = Crossing { event, payload: Bytes::copy_from_slice(payload) };
-                let to = home(self.seed, self.cores, RoomKind::Topic, topic);
-                self.hand(to, Handoff::Number { topic: topic.into(), event });
+        let receivers = match to {
+            To::Room(RoomKind::Topic, topic) if self.is_home(RoomKind::Topic, topic) => {
+                return self.number(topic, event, payload, ticket);
             }
-            return;
-        }
-        self.account(event, payload, to);
+            To::Room(RoomKind::Topic, topic) => {
+                assert!(ticket.is_none(), "the control thread asks the home of a topic");
+                return self.hand(self.home_of(topic), &Handoff::Number { topic, event, payload });
+            }
+            To::Room(kind, name) => Receivers::Room(kind, name),
+            To::All => Receivers::All,
+        };
+        self.account(event, payload, to.shown());
         let slot = self.store.insert(event, self.schema.id(event), payload);
         self.deliver(to, slot);
+        let others = usize::from(self.cores) - 1;
+        let receipt = self.open_receipt(ticket, others, Answer::Published { topic: None, parked: false });
+        if let Some(event) = crossing(&self.store, slot) {
+            for core in self.other_cores() {
+                self.neighbours.hand(core, &Handoff::Deliver { to: receivers, event, receipt });
+            }
+        }
         self.store.unpin(slot);
-        let cores: Vec<CoreId> = match to {
-            To::Client(_) => Vec::new(),
-            _ => self.other_cores().collect(),
-        };
-        let receipt = self.open_receipt(ticket, &cores, Answer::Published { topic: None, parked: false });
-        self.spread(&cores, event, payload, |event| Handoff::Deliver { target: to.owned(), event, receipt });
-    }
-
-    /// One handoff for each of these cores; they share one copy of the payload.
-    fn spread(
-        &mut self,
-        cores: &[CoreId],
-        event: EventIndex,
-        payload: &[u8],
-        hand: impl Fn(Crossing) -> Handoff,
-    ) {
-        if cores.is_empty() {
-            return;
-        }
-        let payload = Bytes::copy_from_slice(payload);
-        for core in cores {
-            self.hand(*core, hand(Crossing { event, payload: payload.clone() }));
-        }
     }
 
     /// Counts and traces a publish, at the core that accepts it.
-    fn account(&mut self, event: EventIndex, payload: &[u8], to: To<'_>) {
+    fn account(&mut self, event: EventIndex, payload: &[u8], (target, key): (&'static str, &str)) {
         self.counters.published += 1;
         self.encoded[usize::from(event)] += 1;
-        let (target, key) = to.shown();
         self.trace.record(&Record {
             ts: self.wall(self.now),
             direction: Direction::Publish,
@@ -127,40 +91,39 @@ impl Shard {
         });
     }
 
-    pub(super) fn number(&mut self, topic: &str, event: &Crossing, ticket: Option<u64>) {
-        self.number_payload(topic, event.event, &event.payload, ticket);
+    /// At the topic's home.
+    pub(super) fn number(&mut self, topic: &str, event: EventIndex, payload: &[u8], ticket: Option<u64>) {
+        self.account(event, payload, To::Room(RoomKind::Topic, topic).shown());
+        let slot = self.store.insert(event, self.schema.id(event), payload);
+        self.number_stored(topic, slot, ticket);
     }
 
     /// At the topic's home: the next number, the history, the members here, the cores with members.
-    fn number_payload(&mut self, topic: &str, event: EventIndex, payload: &[u8], ticket: Option<u64>) {
-        self.account(event, payload, To::Room(RoomKind::Topic, topic));
+    fn number_stored(&mut self, topic: &str, slot: Slot, ticket: Option<u64>) {
         let room = self.rooms.find_or_make(RoomKind::Topic, topic);
         let found = self.rooms.topic_mut(room);
         found.seq += 1;
         let (topic_seq, epoch) = (found.seq, found.epoch);
-        let slot = self.store.insert(event, self.schema.id(event), payload);
         self.remember(room, topic_seq, slot);
         self.deliver_room(room, slot);
-        self.store.unpin(slot);
-        let cores = self.rooms.topic(room).interested.clone();
-        if ticket.is_some() || !cores.is_empty() {
+        let others = self.rooms.topic(room).interested.len();
+        let receipt = ticket.and_then(|ticket| {
             let topic_at = Some((format!("{epoch:016x}").into(), topic_seq));
-            let answer = Answer::Published { topic: topic_at, parked: false };
-            let receipt = self.open_receipt(ticket, &cores, answer);
-            self.spread(&cores, event, payload, |event| Handoff::Numbered {
-                topic: topic.into(),
-                topic_seq,
-                event,
-                receipt,
-            });
+            self.open_receipt(Some(ticket), others, Answer::Published { topic: topic_at, parked: false })
+        });
+        if let Some(event) = crossing(&self.store, slot) {
+            for core in &self.rooms.topic(room).interested {
+                self.neighbours.hand(*core, &Handoff::Numbered { topic, topic_seq, event, receipt });
+            }
         }
+        self.store.unpin(slot);
         if self.rooms.room(room).members.is_empty() {
             self.settle_room(room);
         }
     }
 
     /// On a core that follows the topic.
-    pub(super) fn follow(&mut self, topic: &str, topic_seq: u64, event: &Crossing) {
+    pub(super) fn follow(&mut self, topic: &str, topic_seq: u64, event: Crossing<'_>) {
         let Some(room) = self.rooms.find(RoomKind::Topic, topic) else { return };
         let found = self.rooms.topic_mut(room);
         if !found.follows {
@@ -168,15 +131,9 @@ impl Shard {
         }
         assert!(topic_seq == found.seq + 1, "handoffs of one core arrive in order");
         found.seq = topic_seq;
-        let slot = self.store.insert(event.event, self.schema.id(event.event), &event.payload);
+        let slot = self.store_crossing(event);
         self.remember(room, topic_seq, slot);
         self.deliver_room(room, slot);
-        self.store.unpin(slot);
-    }
-
-    pub(super) fn deliver_crossing(&mut self, target: &Target, event: &Crossing) {
-        let slot = self.store.insert(event.event, self.schema.id(event.event), &event.payload);
-        self.deliver(To::of(target), slot);
         self.store.unpin(slot);
     }
 
@@ -196,22 +153,16 @@ impl Shard {
         }
     }
 
-    fn open_receipt(&mut self, ticket: Option<u64>, cores: &[CoreId], answer: Answer) -> Option<Receipt> {
+    fn open_receipt(&mut self, ticket: Option<u64>, cores: usize, answer: Answer) -> Option<Receipt> {
         let ticket = ticket?;
-        if cores.is_empty() {
+        if cores == 0 {
             self.reply(ticket, answer);
             return None;
         }
         self.receipts.last += 1;
         let receipt = self.receipts.last;
-        self.receipts.waiting.insert(receipt, Waiting { cores: cores.len(), ticket, answer });
+        self.receipts.waiting.insert(receipt, Waiting { cores, ticket, answer });
         Some(receipt)
-    }
-
-    pub(super) fn confirm(&mut self, from: CoreId, receipt: Option<Receipt>) {
-        if let Some(receipt) = receipt {
-            self.hand(from, Handoff::Delivered { receipt });
-        }
     }
 
     pub(super) fn on_delivered(&mut self, receipt: Receipt) {
@@ -227,7 +178,7 @@ impl Shard {
     /// An order to publish to one client.
     pub(super) fn publish_to_client(&mut self, event: EventIndex, payload: &[u8], id: &str) -> Answer {
         let Some(session) = self.find_client(id) else { return Answer::NotFound };
-        self.account(event, payload, To::Client(id));
+        self.account(event, payload, ("client", id));
         self.push_payload(event, payload, session);
         Answer::Published { topic: None, parked: self.sessions[session as usize].is_parked() }
     }
@@ -246,7 +197,7 @@ impl Shard {
     }
 
     /// To the receivers of this core.
-    fn deliver(&mut self, to: To<'_>, slot: Slot) {
+    pub(super) fn deliver(&mut self, to: To<'_>, slot: Slot) {
         match to {
             To::All => {
                 for session in 0..self.session_places {
@@ -258,11 +209,6 @@ impl Shard {
             To::Room(kind, name) => {
                 if let Some(room) = self.rooms.find(kind, name) {
                     self.deliver_room(room, slot);
-                }
-            }
-            To::Client(id) => {
-                if let Some(session) = self.find_client(id) {
-                    self.push(session, slot);
                 }
             }
         }
@@ -448,12 +394,5 @@ impl Shard {
                 self.store.release_live(slot);
             }
         }
-    }
-
-    /// An event, copied for another core; none when it is gone.
-    pub(super) fn crossing(&self, slot: Slot) -> Option<Crossing> {
-        let stored = self.store.frame(slot)?;
-        let payload = &stored[self.store.head(slot) + HEADER_BYTES..];
-        Some(Crossing { event: self.store.event(slot), payload: Bytes::copy_from_slice(payload) })
     }
 }

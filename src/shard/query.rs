@@ -20,13 +20,13 @@ impl Shard {
     pub(super) fn on_command(&mut self, command: Command) {
         let Command { ticket, ask } = command;
         let answer = match ask {
-            Ask::Publish { event, payload, target: Target::Client(id) } => {
-                self.publish_to_client(event, &payload, &id)
-            }
-            Ask::Publish { event, payload, target } => {
-                self.publish(event, &payload, To::of(&target), Some(ticket));
-                return;
-            }
+            Ask::Publish { event, payload, target } => match &target {
+                Target::Client(id) => self.publish_to_client(event, &payload, id),
+                Target::All => return self.publish(event, &payload, To::All, Some(ticket)),
+                Target::Room(kind, name) => {
+                    return self.publish(event, &payload, To::Room(*kind, name), Some(ticket));
+                }
+            },
             Ask::Clients { after, limit } => self.client_rows(after.as_deref(), limit),
             Ask::Client { id } => match self.find_connected(&id) {
                 Some(session) => Answer::Client(Box::new(self.client_row(session))),

@@ -29,7 +29,9 @@ impl Shard {
                 Ok(None) => break,
                 Ok(Some(item)) => {
                     ended |= matches!(item, Item::Message { .. });
+                    self.begin_feeding();
                     self.on_item(index, &item);
+                    self.end_feeding(index);
                 }
                 Err(violation) => self.on_violation(index, &violation),
             }

@@ -300,6 +300,8 @@ pub mod pause {
     pub const HISTORY: u8 = 2;
     /// A topic's home was asked.
     pub const HOME: u8 = 4;
+    /// Another core takes no more for now.
+    pub const MESH: u8 = 8;
 }
 
 /// One socket.
@@ -358,6 +360,8 @@ pub struct Conn {
     pub bucket: Option<Box<Bucket>>,
     /// The other end.
     pub peer: Peer,
+    /// Another core handed it over: it stays here unless its id belongs elsewhere.
+    pub is_settled: bool,
     /// See [`Timers`](super::timer::Timers).
     pub armed: Instant,
 }
@@ -392,6 +396,7 @@ impl Conn {
             acknowledges: None,
             bucket: None,
             peer,
+            is_settled: false,
             armed: NEVER,
         }
     }

@@ -67,6 +67,8 @@ pub enum Input<'a> {
         conn: ConnId,
         /// The other end.
         peer: Peer,
+        /// Its listener has one queue for all cores, and this core takes from it for all of them.
+        is_shared: bool,
     },
     /// A connection that another core handed over ([`Output::Transfer`]).
     Transferred {
@@ -108,7 +110,7 @@ pub enum Input<'a> {
         /// Who sent it.
         from: CoreId,
         /// What.
-        handoff: super::handoff::Handoff,
+        handoff: super::handoff::Handoff<'a>,
     },
     /// Time passed: due timers run. Not before what has already arrived was handled: who has just been heard from is
     /// not idle.
@@ -162,17 +164,10 @@ pub enum Output {
     Transfer {
         /// Which.
         conn: ConnId,
-        /// The core that owns the client id.
+        /// The core that owns the client id, or has less to do.
         to: CoreId,
         /// Goes with the descriptor.
         transfer: Box<Transfer>,
-    },
-    /// Work for another core.
-    Handoff {
-        /// Which core, never this one.
-        to: CoreId,
-        /// What.
-        handoff: super::handoff::Handoff,
     },
     /// Answer to a command.
     Reply(Reply),
@@ -191,14 +186,14 @@ pub struct Filled {
     pub body: Option<Bytes>,
 }
 
-/// A connection on its way to the core that owns its client id, before the 101.
+/// A connection on its way to another core before the 101: the one that owns its client id, or one with less to do.
 #[derive(Debug)]
 pub struct Transfer {
     /// The other end.
     pub peer: Peer,
     /// When the handshake began.
     pub opened: Instant,
-    /// The complete request head and whatever bytes followed it.
+    /// What was received of it: nothing, or the complete request head and whatever bytes followed it.
     pub received: Vec<u8>,
 }
 

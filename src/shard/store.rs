@@ -118,6 +118,16 @@ impl Store {
             write_frame(&mut bytes, head, id, payload);
             Frame::Pooled(bytes)
         };
+        self.add(event, frame, len)
+    }
+
+    /// Stores a large event that another core has stored, pinned like [`Store::insert`].
+    pub fn insert_frame(&mut self, event: u16, frame: Bytes) -> Slot {
+        let len = frame.len();
+        self.add(event, Frame::Large(frame), len)
+    }
+
+    fn add(&mut self, event: u16, frame: Frame, len: usize) -> Slot {
         self.born += 1;
         self.stored += 1;
         let (age, len) = (self.born, u32::try_from(len).expect("an event is far below 4 GiB"));
@@ -156,6 +166,11 @@ impl Store {
             Frame::Pooled(bytes) => Some(&bytes[..event.len as usize]),
             Frame::Large(bytes) => Some(bytes),
         }
+    }
+
+    /// The payload within the frame.
+    pub fn payload(&self, slot: Slot) -> Option<&[u8]> {
+        self.frame(slot).map(|frame| &frame[self.head(slot) + HEADER_BYTES..])
     }
 
     /// A large event's frame, shared instead of copied.

@@ -7,7 +7,7 @@ use crate::wire::handshake::{self, Refusal, Request, Upgrade};
 use super::Shard;
 use super::admit::{Access, Denied};
 use super::session::{ClientId, Conn, NONE, Origin, Session, State, pause};
-use super::step::{ConnId, Output, RoomKind, Transfer};
+use super::step::{ConnId, CoreId, Output, RoomKind, Transfer};
 use super::timer::NEVER;
 use super::{NAMED_EXTENSION, outbox::Outbox};
 
@@ -17,8 +17,8 @@ enum Verdict {
     Refuse(Refusal),
     /// Answer with this JSON text.
     Json(Vec<u8>),
-    /// The id belongs to another core.
-    Elsewhere(u16),
+    /// Another core takes it: the id belongs there, or it has less to do.
+    Elsewhere(CoreId),
     /// The id has a connected owner.
     Duplicate(u32),
     /// Let it in.
@@ -29,6 +29,8 @@ impl Shard {
     pub(super) fn on_transferred(&mut self, conn: ConnId, transfer: Transfer) {
         let mut fresh = Conn::new(conn, transfer.peer, self.now);
         fresh.since = transfer.opened;
+        // It is not passed on again for want of balance.
+        fresh.is_settled = true;
         fresh.state = State::Handshake(transfer.received);
         self.on_opened(fresh);
         if self.find_conn(conn).is_some() {
@@ -45,7 +47,7 @@ impl Shard {
                 self.conn_mut(index).state = State::Handshake(received);
                 return;
             }
-            Ok(Some(request)) => (self.judge(&request), request.head_bytes),
+            Ok(Some(request)) => (self.judge(index, &request), request.head_bytes),
             Err(refusal) => (Verdict::Refuse(refusal), received.len()),
         };
         match verdict {
@@ -53,6 +55,9 @@ impl Shard {
             Verdict::Json(body) => self.answer_json(index, &body),
             Verdict::Elsewhere(core) => self.transfer(index, core, received),
             Verdict::Duplicate(owner) => self.wait_for_probe(index, owner, received),
+            Verdict::Admit { .. } if !self.census.reserve(self.config.server.max_connections) => {
+                self.refuse(index, &Refusal::FULL);
+            }
             Verdict::Admit { access, upgrade, subprotocol } => {
                 let mut rest = received;
                 rest.drain(..head_bytes);
@@ -61,9 +66,9 @@ impl Shard {
         }
     }
 
-    fn judge(&mut self, request: &Request<'_>) -> Verdict {
+    fn judge(&mut self, index: u32, request: &Request<'_>) -> Verdict {
         match request.path {
-            path if path == self.config.server.path => self.judge_upgrade(request),
+            path if path == self.config.server.path => self.judge_upgrade(index, request),
             "/health" => Verdict::Json(self.health()),
             "/clients" => match self.admission.judge_token(request) {
                 Ok(_) => self.public_clients().map_or(Verdict::Refuse(Refusal::LONG_LISTING), Verdict::Json),
@@ -73,11 +78,11 @@ impl Shard {
         }
     }
 
-    fn judge_upgrade(&mut self, request: &Request<'_>) -> Verdict {
+    fn judge_upgrade(&mut self, index: u32, request: &Request<'_>) -> Verdict {
         if self.draining.is_some() {
             return Verdict::Refuse(Refusal::DRAINING);
         }
-        if self.connected >= self.config.server.max_connections {
+        if self.census.is_full(self.config.server.max_connections) {
             return Verdict::Refuse(Refusal::FULL);
         }
         let access = match self.admission.judge(request) {
@@ -101,6 +106,10 @@ impl Shard {
                     DuplicateId::Takeover => self.take_over(owner),
                 }
             }
+        } else if !self.conn(index).is_settled
+            && let Some(core) = self.census.relief(self.core)
+        {
+            return Verdict::Elsewhere(core);
         }
         let subprotocol = self.admission.subprotocol(request).map(Into::into);
         Verdict::Admit { access, upgrade, subprotocol }
@@ -135,8 +144,10 @@ impl Shard {
         self.account_unfinished(index);
     }
 
-    fn transfer(&mut self, index: u32, to: u16, received: Vec<u8>) {
+    pub(super) fn transfer(&mut self, index: u32, to: CoreId, received: Vec<u8>) {
         let (id, peer, opened) = (self.conn(index).id, self.conn(index).peer, self.conn(index).since);
+        self.counters.transferred += 1;
+        self.census.enter(to);
         self.forget(index);
         let transfer = Box::new(Transfer { peer, opened, received });
         self.outputs.push_back(Output::Transfer { conn: id, to, transfer });

@@ -98,9 +98,10 @@ impl Driver {
         if !armed && self.accepting.again.is_none() {
             self.arm_accepts();
         }
-        let peer = self.accepting.listeners[listener as usize].peer_of(&socket);
+        let listener = &self.accepting.listeners[listener as usize];
+        let (peer, is_shared) = (listener.peer_of(&socket), listener.is_shared());
         let conn = self.sockets.insert(socket);
-        self.step(Input::Opened { conn, peer });
+        self.step(Input::Opened { conn, peer, is_shared });
         self.keep_receiving(conn);
     }
 

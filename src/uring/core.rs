@@ -5,7 +5,8 @@
 use crate::echo::Echo;
 use crate::metrics::Counters;
 use crate::shard::Shard;
-use crate::shard::step::{ConnId, Filled, Input, Instant, Output};
+use crate::shard::handoff::Batch;
+use crate::shard::step::{ConnId, CoreId, Filled, Input, Instant, Output};
 
 /// What a driver drives. There are two, so this is an enum and a match.
 #[derive(Debug)]
@@ -59,6 +60,29 @@ impl Core {
     /// Follows every `fill`: bytes that the kernel took, and whether it would not take all.
     pub fn sent(&mut self, now: Instant, conn: ConnId, written: usize, refused: bool) {
         forward!(self, core => core.sent(now, conn, written, refused))
+    }
+
+    /// The next batch of handoffs for another core.
+    pub fn take_batch(&mut self, to: CoreId) -> Option<Batch> {
+        match self {
+            Core::Shard(shard) => shard.take_batch(to),
+            Core::Echo(_) => None,
+        }
+    }
+
+    /// Whether there is a batch for another core.
+    pub fn has_batch(&self, to: CoreId) -> bool {
+        match self {
+            Core::Shard(shard) => shard.has_batch(to),
+            Core::Echo(_) => false,
+        }
+    }
+
+    /// A batch that went to another core and was read there.
+    pub fn return_batch(&mut self, to: CoreId, batch: Batch) {
+        if let Core::Shard(shard) = self {
+            shard.return_batch(to, batch);
+        }
     }
 
     /// For what the driver counts itself.

@@ -75,6 +75,11 @@ impl Listener {
         &self.bound
     }
 
+    /// True: one queue of connections for all cores, so that whoever accepts them has to spread them.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.bound, Listen::Unix(_))
+    }
+
     /// The socket, for whoever accepts without a driver.
     pub fn into_socket(self) -> OwnedFd {
         self.socket

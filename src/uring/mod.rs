@@ -7,12 +7,14 @@
 //!    bytes go to the core where they lie, and the buffer goes straight back, because a kernel without buffers ends
 //!    receives. When the core says that what waits for someone should be sent first ([`Core::wants_flush`]), the rest
 //!    of the completions stays where it is until the next turn: input is taken no faster than output leaves.
-//! 3. **Commands** of the control thread, with a budget, so that a flood of them cannot starve the sockets.
+//! 3. **Handoffs** of other cores and **commands** of the control thread, with budgets, so that a flood of them cannot
+//!    starve the sockets.
 //! 4. **Timers**, after input: who has just been heard from is not idle.
 //! 5. **Sends**, after everything that makes work for them, so that one send takes along all that came together in this
 //!    turn: with 16 events in a send each costs a fourteenth. At most [`SEND_TIME`] of them; the rest stays on the
 //!    core's list for the next turn, and a wide topic does not make input wait.
-//! 6. **Ring the bell** of the control thread, once for all that was told to it.
+//! 6. **Hand over** what there is for other cores, and ring the bells of those that sleep, once for all that they were
+//!    told.
 //! 7. **Wait**, only if nothing is left to do, at most until the next deadline. Every system call that submits also
 //!    lets the kernel do its deferred work, so that a turn without waiting still sees new completions in the next one.
 //!
@@ -29,6 +31,7 @@
 //! | --- | --- |
 //! | `mod.rs` | the turn: what is done when |
 //! | `accept.rs`, `close.rs` | how a connection begins and ends |
+//! | `neighbours.rs` | what comes from other cores and goes to them |
 //! | `sockets.rs` | the sockets and their operations in flight |
 //! | `core.rs` | the state machine behind the seam |
 //! | `ring.rs`, `buffers.rs`, `sys.rs` | operations, memory lent to the kernel, system calls: all `unsafe` there is |
@@ -41,6 +44,7 @@ mod close;
 mod core;
 mod echo;
 mod listen;
+mod neighbours;
 mod ring;
 mod sockets;
 mod start;
@@ -58,6 +62,7 @@ pub use self::sys::now;
 
 use self::accept::Accepting;
 use self::buffers::{Intake, Sent};
+use self::neighbours::Mesh;
 use self::ring::{Done, Ended, Ring};
 use self::sockets::{Sockets, State};
 use crate::limits::SEND_CHUNK;
@@ -78,8 +83,9 @@ pub struct Driver {
     ring: Ring,
     sockets: Sockets,
     accepting: Accepting,
-    /// The link to the control thread, where there is one.
+    /// The links to the control thread and to other cores, where there are any.
     port: Option<CorePort>,
+    mesh: Mesh,
     /// Time of this turn.
     now: Instant,
     /// Connections whose receive ended for want of buffers.
@@ -118,6 +124,7 @@ impl Driver {
             sockets: Sockets::default(),
             accepting: Accepting::new(listeners, most),
             port,
+            mesh: Mesh::default(),
             now: sys::now(),
             starved: Vec::new(),
             chunk: Vec::with_capacity(SEND_CHUNK),
@@ -147,9 +154,11 @@ impl Driver {
     fn turn(&mut self) {
         self.now = sys::now();
         self.reap();
+        self.take_handoffs();
         self.take_commands();
         self.fire_timers();
         let is_rest = self.send_dirty();
+        self.send_handoffs();
         if let Some(port) = &mut self.port {
             port.flush();
         }
@@ -179,6 +188,11 @@ impl Driver {
     fn on_received(&mut self, conn: ConnId, mut intake: Intake, armed: bool) {
         let Some(socket) = self.sockets.get(conn) else { return self.on_stale(Some(intake)) };
         socket.is_receiving = armed;
+        if socket.state == State::Leaving {
+            let bytes = self.ring.buffers().bytes(&mut intake).to_vec();
+            self.ring.buffers().give_back(intake);
+            return self.leave(conn, &bytes);
+        }
         let (is_known, is_end) = (socket.is_known(), intake.len() == 0);
         if is_known && !is_end {
             let bytes = self.ring.buffers().bytes(&mut intake);
@@ -198,6 +212,8 @@ impl Driver {
         socket.is_receiving = false;
         match (socket.state, why) {
             (State::Ending, _) => self.close_if_over(conn),
+            // Whatever ended it, the other core's first receive says so too.
+            (State::Leaving, _) => self.leave(conn, &[]),
             (_, Ended::Starved) => self.starved.push(conn),
             // The pause for which it was cancelled may be over.
             (_, Ended::Cancelled) => self.keep_receiving(conn),
@@ -304,9 +320,7 @@ impl Driver {
                 self.drain_by = self.drain_by.min(self.now + FAREWELL);
                 self.stop_accepting();
             }
-            Output::Transfer { .. } | Output::Handoff { .. } => {
-                unreachable!("a core without neighbours hands nothing over")
-            }
+            Output::Transfer { conn, to, transfer } => self.transfer(conn, to, transfer),
         }
     }
 
@@ -390,8 +404,8 @@ impl Driver {
     }
 
     fn submit_or_wait(&mut self, is_rest: bool) {
-        let is_busy = is_rest || self.ring.has_next();
-        if is_busy || self.port.as_ref().is_some_and(|port| !port.may_sleep()) {
+        let is_busy = is_rest || self.ring.has_next() || self.mesh.is_reading();
+        if is_busy || !self.may_sleep() {
             return self.ring.submit();
         }
         let drained = self.is_drained.then_some(self.drain_by);
@@ -401,6 +415,10 @@ impl Driver {
         if let Some(port) = &self.port {
             port.awake();
         }
+    }
+
+    fn may_sleep(&self) -> bool {
+        self.port.as_ref().is_none_or(|port| port.may_sleep(|core| self.waits_for(core)))
     }
 
     fn arm_bell(&mut self) {

@@ -17,6 +17,8 @@ pub enum State {
     /// Everything is written and FIN is sent; what still arrives is discarded until the peer's FIN. Unread input would
     /// turn our close into a reset, and the close frame would be lost with it.
     Closing,
+    /// Waits for the kernel to give its receive back; then the socket moves to another core.
+    Leaving,
     /// Waits for the kernel to give its operations back; then the socket is closed.
     Ending,
 }
@@ -48,7 +50,7 @@ impl Socket {
         match self.state {
             State::Opening | State::Open => !self.is_paused,
             State::Closing => true,
-            State::Ending => false,
+            State::Leaving | State::Ending => false,
         }
     }
 

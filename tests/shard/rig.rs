@@ -7,6 +7,7 @@ use bytes::Bytes;
 use seqcast::config::{Config, Identity};
 use seqcast::schema::Schema;
 use seqcast::shard::admit::Admission;
+use seqcast::shard::census::Census;
 use seqcast::shard::step::{
     Answer, Ask, Command, ConnId, Input, Instant, Loss, Output, Peer, RoomKind, Target,
 };
@@ -77,6 +78,8 @@ impl Rig {
             schema: schema.clone(),
             admission,
             wall_ms: 1_700_000_000_000,
+            census: Arc::new(Census::new(1)),
+            staged_bytes: 1 << 20,
         };
         let shard = Shard::new(setup);
         let (outputs, peers) = (Vec::new(), HashMap::new());
@@ -142,7 +145,7 @@ impl Rig {
             decoder: Decoder::new(Role::Client),
         };
         self.peers.insert(conn, wire);
-        self.input(Input::Opened { conn, peer: Peer::Unix });
+        self.input(Input::Opened { conn, peer: Peer::Unix, is_shared: false });
         conn
     }
 

@@ -44,6 +44,12 @@ pub struct Plan {
     /// How long clients wait for a hole, in milliseconds.
     pub gate_timeout: u64,
     pub heartbeat: u64,
+    /// Batches that the ring from one core to another holds.
+    pub ring: usize,
+    /// Bytes for one core past which whoever feeds it pauses.
+    pub staged_bytes: usize,
+    /// One core accepts for all.
+    pub is_shared: bool,
 }
 
 /// A client of the simulation.
@@ -180,6 +186,9 @@ impl Plan {
             mishaps,
             gate_timeout: 5000,
             heartbeat: rng.pick(&[1000, 3000]),
+            ring: rng.pick(&[1, 2, 64]),
+            staged_bytes: rng.pick(&[0, 300, 5000, 1 << 20]),
+            is_shared: rng.chance(30),
         }
     }
 }

@@ -2,11 +2,8 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use seqcast::config::Config;
-use seqcast::schema::Schema;
-use seqcast::shard::admit::Admission;
+use seqcast::shard::handoff::Batch;
 use seqcast::shard::step::{ConnId, CoreId, Filled, Input, Instant, Level, Loss, Output, Peer, SessionId};
 use seqcast::shard::{Setup, Shard};
 
@@ -34,15 +31,7 @@ struct Slot {
 const PEER: Peer = Peer::Ip(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
 impl Core {
-    pub fn new(
-        core: CoreId,
-        cores: CoreId,
-        seed: u64,
-        config: Arc<Config>,
-        schema: Arc<Schema>,
-        admission: Arc<Admission>,
-    ) -> Core {
-        let setup = Setup { core, cores, seed, config, schema, admission, wall_ms: 1_700_000_000_000 };
+    pub fn new(setup: Setup) -> Core {
         Core {
             shard: Shard::new(setup),
             inbox: VecDeque::new(),
@@ -123,6 +112,7 @@ impl World {
             self.step(core, Input::Tick);
         }
         let is_rest = self.send_dirty(core);
+        self.hand_over(core);
         self.cores[at].shard.check_invariants();
         if is_rest || !self.cores[at].inbox.is_empty() {
             let wait = self.rng.range(1000, 100_000);
@@ -137,7 +127,8 @@ impl World {
             Item::Opened(socket) => {
                 let conn = self.cores[usize::from(core)].take_place(socket);
                 self.sockets[socket].server = Server::At(core, conn);
-                self.step(core, Input::Opened { conn, peer: PEER });
+                let is_shared = self.plan.is_shared;
+                self.step(core, Input::Opened { conn, peer: PEER, is_shared });
                 self.schedule_up(socket);
             }
             Item::Transferred(socket, transfer) => {
@@ -165,13 +156,53 @@ impl World {
                 }
                 Server::Finished | Server::Gone => {}
             },
-            Item::Handoff(from, handoff) => self.step(core, Input::Handoff { from, handoff }),
+            Item::Batch(from, batch) => self.take_batch(core, from, batch),
             Item::Command(command) => {
                 // Budgets are kept with every input, so counters are exact only behind one.
                 self.step(core, Input::Tick);
                 self.step(core, Input::Command(command));
             }
         }
+    }
+
+    /// Some handoffs of a batch; the rest stays in front of the inbox.
+    fn take_batch(&mut self, core: CoreId, from: CoreId, mut batch: Batch) {
+        let at = usize::from(core);
+        let mut budget = self.rng.range(1, 30);
+        while budget > 0
+            && !self.cores[at].shard.wants_flush()
+            && let Some(handoff) = batch.take()
+        {
+            budget -= 1;
+            self.cores[at].shard.handle(Instant(self.now), Input::Handoff { from, handoff });
+            self.settle(core);
+        }
+        if !batch.is_read() {
+            return self.cores[at].inbox.push_front(Item::Batch(from, batch));
+        }
+        *self.travelling.get_mut(&(from, core)).expect("it was sent") -= 1;
+        self.cores[usize::from(from)].shard.return_batch(core, batch);
+        if self.cores[usize::from(from)].shard.has_batch(core) {
+            // The sender is rung: there is room again.
+            self.wake(from, self.now);
+        }
+    }
+
+    /// Sends other cores what there is for them, as far as the rings have room.
+    fn hand_over(&mut self, core: CoreId) {
+        for to in (0..self.plan.cores).filter(|to| *to != core) {
+            loop {
+                let travelling = self.travelling.entry((core, to)).or_default();
+                if *travelling >= self.plan.ring {
+                    break;
+                }
+                let Some(batch) = self.cores[usize::from(core)].shard.take_batch(to) else { break };
+                *travelling += 1;
+                let item = Item::Batch(core, batch);
+                self.send(Place::Core(core), Place::Core(to), Event::AtCore(to, item));
+            }
+        }
+        self.settle(core);
     }
 
     fn lose(&mut self, core: CoreId, conn: ConnId, loss: Loss) {
@@ -243,10 +274,6 @@ impl World {
                 self.sockets[socket].server = Server::Between;
                 self.give_back(core, socket);
                 let item = Item::Transferred(socket, transfer);
-                self.send(Place::Core(core), Place::Core(to), Event::AtCore(to, item));
-            }
-            Output::Handoff { to, handoff } => {
-                let item = Item::Handoff(core, handoff);
                 self.send(Place::Core(core), Place::Core(to), Event::AtCore(to, item));
             }
             Output::Reply(reply) => self.send(Place::Core(core), Place::Control, Event::Replied(reply)),

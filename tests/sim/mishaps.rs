@@ -115,6 +115,7 @@ impl World {
         self.seed_of_process = self.rng.next();
         self.down_until = self.now + self.rng.below(1500 * MS);
         self.channels.clear();
+        self.travelling.clear();
         let waiting: Vec<_> = self.tickets.drain().map(|(_, ticket)| ticket).collect();
         for ticket in waiting {
             if let Ticket::Publish { caller: Some(caller), .. } = ticket {

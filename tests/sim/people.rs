@@ -151,7 +151,8 @@ impl World {
         self.actors[actor].socket = Some(id);
         self.say(|| format!("client {actor} dials: socket {id}, room {rooms:?}"));
         self.oracle.dialed(self.actors[actor].log, self.now);
-        let core = self.rng.below(u64::from(self.plan.cores)) as CoreId;
+        let any = self.rng.below(u64::from(self.plan.cores)) as CoreId;
+        let core = if self.plan.is_shared { 0 } else { any };
         let wait = self.rng.below(self.plan.hop);
         self.after(wait, Event::AtCore(core, Item::Opened(id)));
         self.after(10 * SECOND, Event::GiveUp(id));

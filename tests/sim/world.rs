@@ -9,9 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use seqcast::schema::Schema;
 use seqcast::shard::admit::Admission;
-use seqcast::shard::handoff::Handoff;
+use seqcast::shard::census::Census;
+use seqcast::shard::handoff::Batch;
 use seqcast::shard::step::{Answer, Ask, Command, CoreId, Loss, Reply, RoomKind, Target, Transfer};
-use seqcast::shard::{home_of_client, home_of_topic};
+use seqcast::shard::{Setup, home_of_client, home_of_topic};
 
 use crate::chaos::{EVENT, GROUPS, MS, Plan, SECOND, TOPICS, UP_ALL, UP_GROUP, UP_SENDER, UP_TOPIC};
 use crate::cores::Core;
@@ -61,7 +62,7 @@ pub enum Item {
     Writable(SocketId),
     Lost(SocketId, Loss),
     Transferred(SocketId, Box<Transfer>),
-    Handoff(CoreId, Handoff),
+    Batch(CoreId, Batch),
     Command(Command),
 }
 
@@ -116,6 +117,8 @@ pub struct World {
     /// With the life of the server's process that they belong to.
     events: slab::Slab<(u64, Event)>,
     scheduled: u64,
+    /// Batches on their way from one core to another, or half read there.
+    pub travelling: HashMap<(CoreId, CoreId), usize>,
     /// When the last thing sent from one place to another arrives there.
     pub channels: HashMap<(Place, Place), u64>,
     pub tickets: HashMap<u64, Ticket>,
@@ -158,6 +161,7 @@ impl World {
             heap: BinaryHeap::new(),
             events: slab::Slab::new(),
             scheduled: 0,
+            travelling: HashMap::new(),
             channels: HashMap::new(),
             tickets: HashMap::new(),
             last_ticket: 0,
@@ -175,12 +179,18 @@ impl World {
     pub fn boot(&mut self) {
         let config = Arc::new(self.plan.config.clone());
         let admission = Arc::new(Admission::new(&config.auth, config.limits.rate));
-        self.cores = (0..self.plan.cores)
-            .map(|core| {
-                let (config, schema, admission) = (config.clone(), self.schema.clone(), admission.clone());
-                Core::new(core, self.plan.cores, self.seed_of_process, config, schema, admission)
-            })
-            .collect();
+        let setup = Setup {
+            core: 0,
+            cores: self.plan.cores,
+            seed: self.seed_of_process,
+            config,
+            schema: self.schema.clone(),
+            admission,
+            wall_ms: 1_700_000_000_000,
+            census: Arc::new(Census::new(self.plan.cores)),
+            staged_bytes: self.plan.staged_bytes,
+        };
+        self.cores = (0..self.plan.cores).map(|core| Core::new(Setup { core, ..setup.clone() })).collect();
     }
 
     /// The whole story; the error says what went wrong.

@@ -1,0 +1,125 @@
+//! What comes from other cores and goes to them: handoffs and connections.
+
+#![forbid(unsafe_code)]
+
+use super::Driver;
+use super::sockets::State;
+use crate::mesh::{Moving, Parcel};
+use crate::shard::handoff::Batch;
+use crate::shard::step::{ConnId, CoreId, Input, Transfer};
+
+/// Handoffs of a turn.
+const HANDOFFS: usize = 4096;
+
+/// What has left its ring, or has not entered one yet.
+#[derive(Debug, Default)]
+pub(super) struct Mesh {
+    /// The batch that is being read, and the place of its core.
+    reading: Option<(usize, Batch)>,
+    /// Connections that wait for their last receive to end.
+    leaving: Vec<(ConnId, CoreId, Box<Transfer>)>,
+    /// Connections that leave at the end of the turn.
+    moving: Vec<(CoreId, Moving)>,
+}
+
+impl Mesh {
+    /// A batch is half read.
+    pub fn is_reading(&self) -> bool {
+        self.reading.is_some()
+    }
+}
+
+impl Driver {
+    /// Takes what other cores have sent, as long as what waits for someone need not be sent first.
+    pub(super) fn take_handoffs(&mut self) {
+        let mut budget = HANDOFFS;
+        while budget > 0 && !self.core.wants_flush() {
+            let Some((place, mut batch)) = self.mesh.reading.take().or_else(|| self.next_batch()) else {
+                return;
+            };
+            let from = self.neighbour(place);
+            while budget > 0
+                && !self.core.wants_flush()
+                && let Some(handoff) = batch.take()
+            {
+                budget -= 1;
+                self.core.handle(self.now, Input::Handoff { from, handoff });
+                self.settle();
+            }
+            if !batch.is_read() {
+                self.mesh.reading = Some((place, batch));
+            } else if let Some(port) = &mut self.port {
+                port.neighbours().give_back(place, batch);
+            }
+        }
+    }
+
+    fn neighbour(&mut self, place: usize) -> CoreId {
+        self.port.as_mut().expect("neighbours come with the port").neighbours().core(place)
+    }
+
+    /// Takes a parcel: its connections at once, its handoffs are what is read next.
+    fn next_batch(&mut self) -> Option<(usize, Batch)> {
+        let (place, parcel) = self.port.as_mut()?.neighbours().take()?;
+        for Moving { socket, transfer } in parcel.moving {
+            let conn = self.sockets.insert(socket);
+            self.step(Input::Transferred { conn, transfer });
+            self.keep_receiving(conn);
+        }
+        Some((place, parcel.batch))
+    }
+
+    /// Hands a connection to another core, once nothing of it is in flight here.
+    pub(super) fn transfer(&mut self, conn: ConnId, to: CoreId, transfer: Box<Transfer>) {
+        let Some(socket) = self.sockets.get(conn) else { return };
+        if socket.is_receiving {
+            socket.state = State::Leaving;
+            self.ring.cancel_receive(conn);
+            self.mesh.leaving.push((conn, to, transfer));
+            return;
+        }
+        let socket = self.sockets.remove(conn).expect("just found");
+        self.mesh.moving.push((to, Moving { socket, transfer }));
+    }
+
+    /// The receive of a connection that leaves has ended, or brought its last bytes.
+    pub(super) fn leave(&mut self, conn: ConnId, bytes: &[u8]) {
+        let at = self.mesh.leaving.iter().position(|(leaving, ..)| *leaving == conn);
+        let (_, to, mut transfer) = self.mesh.leaving.swap_remove(at.expect("it leaves"));
+        transfer.received.extend_from_slice(bytes);
+        self.transfer(conn, to, transfer);
+    }
+
+    /// Sends other cores what there is for them, as far as their rings have room.
+    pub(super) fn send_handoffs(&mut self) {
+        let Some(port) = &mut self.port else { return };
+        let neighbours = port.neighbours();
+        let mut is_relieved = false;
+        for place in 0..neighbours.len() {
+            let to = neighbours.core(place);
+            while let Some(batch) = neighbours.returned(place) {
+                self.core.return_batch(to, batch);
+            }
+            while neighbours.has_room(place) {
+                let moving =
+                    self.mesh.moving.extract_if(.., |(core, _)| *core == to).map(|(_, moving)| moving);
+                let moving: Vec<Moving> = moving.collect();
+                let batch = self.core.take_batch(to);
+                if batch.is_none() && moving.is_empty() {
+                    break;
+                }
+                is_relieved = true;
+                neighbours.send(place, Parcel { batch: batch.unwrap_or_default(), moving });
+            }
+        }
+        if is_relieved {
+            // Connections that paused because of what waited here may go on.
+            self.settle();
+        }
+    }
+
+    /// Whether something waits for room to the core at this place.
+    pub(super) fn waits_for(&self, to: CoreId) -> bool {
+        self.core.has_batch(to) || self.mesh.moving.iter().any(|(core, _)| *core == to)
+    }
+}
