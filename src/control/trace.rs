@@ -1,5 +1,6 @@
 //! `GET` and `DELETE /v1/trace`: the newest events of all cores.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use axum::Json;
@@ -42,13 +43,18 @@ pub async fn trace(
         }
     };
     let mut pages = Vec::with_capacity(admin.hub.cores());
-    for (_, answer) in admin.hub.ask_all(|| Ask::Trace { limit, direction, name: name.clone() }).await? {
+    // Which rows are the newest of all is known only when all are here.
+    for (_, answer) in admin.hub.ask_all(|| Ask::Trace).await? {
         match answer {
             Answer::Trace(page) => pages.push(*page),
             _ => return Err(Refusal::confused()),
         }
     }
-    Ok(Json(render(pages, limit)))
+    let wanted = |row: &TraceRow| {
+        direction.is_none_or(|wanted| wanted == row.direction)
+            && name.as_deref().is_none_or(|wanted| wanted == &*row.name)
+    };
+    Ok(Json(render(pages, limit, wanted)))
 }
 
 /// `DELETE /v1/trace`
@@ -57,42 +63,45 @@ pub async fn clear(State(admin): State<Arc<Admin>>) -> Result<Json<Value>, Refus
     Ok(done())
 }
 
-fn render(pages: Vec<TracePage>, limit: usize) -> Value {
-    let sum = |of: fn(&TracePage) -> u64| pages.iter().map(of).sum::<u64>();
-    let capacity = sum(|page| page.capacity as u64);
+/// The newest rows of all cores together, as many as one core keeps. Their numbers rise in the order of time.
+fn render(pages: Vec<TracePage>, limit: usize, wanted: impl Fn(&TraceRow) -> bool) -> Value {
+    let capacity = pages.iter().map(|page| page.capacity).max().unwrap_or(0);
+    let total = pages.iter().map(|page| page.total).sum::<u64>();
+    let mut rows: Vec<TraceRow> = pages.into_iter().flat_map(|page| page.rows).collect();
+    // Stable: rows of one core and one turn keep their order.
+    rows.sort_by_key(|row| Reverse(row.at));
+    rows.truncate(capacity);
     let mut by_name = Map::new();
-    for (name, count) in pages.iter().flat_map(|page| &page.by_name) {
-        let before = by_name.get(&**name).and_then(Value::as_u64).unwrap_or(0);
-        by_name.insert(name.to_string(), (before + count).into());
+    for row in rows.iter().rev() {
+        let before = by_name.get(&*row.name).and_then(Value::as_u64).unwrap_or(0);
+        by_name.insert(row.name.to_string(), (before + 1).into());
     }
-    let last = pages.iter().filter_map(|page| page.last.as_ref()).max_by_key(|(_, ts)| *ts);
+    let inbound = rows.iter().filter(|row| row.direction == Direction::Client).count();
     let stats = json!({
         "enabled": capacity > 0,
         "capacity": capacity,
-        "size": sum(|page| page.size as u64),
-        "total": sum(|page| page.total),
-        "inCount": sum(|page| page.inbound),
-        "outCount": sum(|page| page.outbound),
-        "bytes": sum(|page| page.bytes),
+        "size": rows.len(),
+        "total": total,
+        "inCount": inbound,
+        "outCount": rows.len() - inbound,
+        "bytes": rows.iter().map(|row| row.bytes).sum::<u64>(),
         "byName": by_name,
-        "last": last.map(|(name, ts)| json!({ "name": name, "ts": ts })),
+        "last": rows.first().map(|row| json!({ "name": row.name, "ts": row.ts })),
     });
-    let mut rows: Vec<_> = pages.into_iter().flat_map(|page| page.recent).collect();
-    // Stable: rows of one core and one millisecond keep their order.
-    rows.sort_by_key(|row| std::cmp::Reverse(row.ts));
-    rows.truncate(limit);
-    let recent: Vec<_> = rows.into_iter().map(row_json).collect();
+    let numbered = rows.into_iter().zip((0..=total).rev());
+    let shown = numbered.filter(|(row, _)| wanted(row)).take(limit);
+    let recent: Vec<_> = shown.map(|(row, seq)| row_json(row, seq)).collect();
     json!({ "enabled": capacity > 0, "capacity": capacity, "stats": stats, "recent": recent })
 }
 
 /// A row; absent members are left out. The captured beginning of a payload is base64.
-fn row_json(row: TraceRow) -> Value {
+fn row_json(row: TraceRow, seq: u64) -> Value {
     let direction = match row.direction {
         Direction::Publish => "out.publish",
         Direction::Client => "in.client",
     };
     let mut object = json!({
-        "seq": row.seq,
+        "seq": seq,
         "ts": row.ts,
         "direction": direction,
         "name": row.name,
@@ -114,10 +123,11 @@ fn row_json(row: TraceRow) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shard::step::Instant;
 
-    fn page(rows: &[(u64, u64)]) -> TracePage {
-        let row = |&(seq, ts)| TraceRow {
-            seq,
+    fn page(total: u64, times: &[u64]) -> TracePage {
+        let row = |&ts| TraceRow {
+            at: Instant(ts),
             ts,
             direction: Direction::Publish,
             name: "quote".into(),
@@ -126,33 +136,31 @@ mod tests {
             key: Some("t".into()),
             payload: None,
         };
-        TracePage {
-            capacity: 4,
-            size: rows.len(),
-            total: 9,
-            outbound: rows.len() as u64,
-            bytes: 100 * rows.len() as u64,
-            by_name: vec![("quote".into(), rows.len() as u64)],
-            recent: rows.iter().map(row).collect(),
-            last: rows.first().map(|&(_, ts)| ("quote".into(), ts)),
-            ..TracePage::default()
-        }
+        TracePage { capacity: 4, total, rows: times.iter().map(row).collect() }
     }
 
     #[test]
     fn rows_of_all_cores_by_time_newest_first() {
-        let json = render(vec![page(&[(3, 30), (2, 10), (1, 10)]), page(&[(8, 40), (7, 20)])], 4);
-        let seqs: Vec<_> =
-            json["recent"].as_array().unwrap().iter().map(|row| row["seq"].as_u64().unwrap()).collect();
-        assert_eq!(seqs, [8, 3, 7, 2]);
-        let expected = json!({"enabled": true, "capacity": 8, "size": 5, "total": 18, "inCount": 0, "outCount": 5,
-            "bytes": 500, "byName": {"quote": 5}, "last": {"name": "quote", "ts": 40}});
+        let json = render(vec![page(9, &[30, 10, 10]), page(7, &[40, 20])], 3, |_| true);
+        let shown = json["recent"].as_array().unwrap().iter();
+        let shown: Vec<_> =
+            shown.map(|row| (row["seq"].as_u64().unwrap(), row["ts"].as_u64().unwrap())).collect();
+        assert_eq!(shown, [(16, 40), (15, 30), (14, 20)]);
+        let expected = json!({"enabled": true, "capacity": 4, "size": 4, "total": 16, "inCount": 0, "outCount": 4,
+            "bytes": 400, "byName": {"quote": 4}, "last": {"name": "quote", "ts": 40}});
         assert_eq!(json["stats"], expected);
     }
 
     #[test]
+    fn a_row_keeps_its_number_under_a_filter() {
+        let json = render(vec![page(2, &[20, 10])], 9, |row| row.ts == 10);
+        assert_eq!(json["recent"][0]["seq"], 1);
+        assert_eq!(json["stats"]["size"], 2);
+    }
+
+    #[test]
     fn switched_off() {
-        let json = render(vec![TracePage::default()], 100);
+        let json = render(vec![TracePage::default()], 100, |_| true);
         assert_eq!((&json["enabled"], &json["stats"]["last"]), (&json!(false), &Value::Null));
         assert_eq!(json["recent"], json!([]));
     }

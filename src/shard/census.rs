@@ -47,6 +47,11 @@ impl Census {
         self.upgraded.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Upgraded connections of all cores.
+    pub(super) fn upgraded(&self) -> u32 {
+        self.upgraded.load(Ordering::Relaxed)
+    }
+
     /// Whether no place is left.
     pub(super) fn is_full(&self, most: u32) -> bool {
         self.upgraded.load(Ordering::Relaxed) >= most

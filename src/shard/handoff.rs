@@ -114,6 +114,18 @@ pub enum Handoff<'a> {
         /// Recent events with their numbers.
         history: Past<'a>,
     },
+    /// Tell the rows of your clients.
+    List {
+        /// Who asked.
+        conn: ConnId,
+    },
+    /// Answer to `List`.
+    Listed {
+        /// Who asked.
+        conn: ConnId,
+        /// A line for each client; none = too long.
+        rows: Option<&'a str>,
+    },
     /// The sender has more to hand on than its neighbours take: feed it nothing for now.
     Hold,
     /// The opposite of `Hold`.
@@ -153,11 +165,13 @@ enum Tag {
     Disinterest,
     Snapshot,
     Snapshotted,
+    List,
+    Listed,
     Hold,
     Release,
 }
 
-const TAGS: [Tag; 11] = [
+const TAGS: [Tag; 13] = [
     Tag::Number,
     Tag::Numbered,
     Tag::Deliver,
@@ -167,6 +181,8 @@ const TAGS: [Tag; 11] = [
     Tag::Disinterest,
     Tag::Snapshot,
     Tag::Snapshotted,
+    Tag::List,
+    Tag::Listed,
     Tag::Hold,
     Tag::Release,
 ];
@@ -307,6 +323,12 @@ impl Batch {
                 self.conn(*conn);
                 self.history(history);
             }
+            Handoff::List { conn } => self.conn(*conn),
+            Handoff::Listed { conn, rows } => {
+                self.conn(*conn);
+                self.bytes.push(u8::from(rows.is_some()));
+                self.text(rows.unwrap_or_default());
+            }
             Handoff::Hold | Handoff::Release => {}
         }
     }
@@ -324,6 +346,8 @@ impl Handoff<'_> {
             Handoff::Disinterest { .. } => Tag::Disinterest,
             Handoff::Snapshot { .. } => Tag::Snapshot,
             Handoff::Snapshotted { .. } => Tag::Snapshotted,
+            Handoff::List { .. } => Tag::List,
+            Handoff::Listed { .. } => Tag::Listed,
             Handoff::Hold => Tag::Hold,
             Handoff::Release => Tag::Release,
         }
@@ -432,6 +456,11 @@ impl<'a> Reader<'a> {
                 Handoff::Snapshot { topic: self.text(), after: self.number(), conn: self.conn() }
             }
             Tag::Snapshotted => Handoff::Snapshotted { conn: self.conn(), history: self.history() },
+            Tag::List => Handoff::List { conn: self.conn() },
+            Tag::Listed => {
+                let (conn, is_there) = (self.conn(), self.byte() != 0);
+                Handoff::Listed { conn, rows: Some(self.text()).filter(|_| is_there) }
+            }
             Tag::Hold => Handoff::Hold,
             Tag::Release => Handoff::Release,
         }
@@ -534,6 +563,9 @@ mod tests {
             Handoff::Disinterest { topic: "t" },
             Handoff::Snapshot { topic: "t", after: 1, conn },
             Handoff::Snapshotted { conn, history: history.past() },
+            Handoff::List { conn },
+            Handoff::Listed { conn, rows: Some("row") },
+            Handoff::Listed { conn, rows: None },
             Handoff::Hold,
             Handoff::Release,
             Handoff::Numbered { topic: "last", topic_seq: 1, event: shared(1), receipt: Some(1) },

@@ -14,7 +14,7 @@
 //! | `send` | the one place where bytes leave: `fill` and `sent` |
 //! | `resume` | hello, resume, replays, adoption |
 //! | `close` | closing, losing, parking, ending, draining |
-//! | `query` | answers to the control thread |
+//! | `query`, `listing` | answers to the control thread, and to `GET /health` and `/clients` |
 //! | `store`, `outbox`, `session`, `topic`, `lane`, `admit`, `timer`, `trace`, `handoff`, `census` | what they hold |
 
 #![forbid(unsafe_code)]
@@ -26,6 +26,7 @@ pub mod step;
 
 mod close;
 mod lane;
+mod listing;
 mod member;
 mod neighbours;
 mod outbox;
@@ -56,6 +57,7 @@ use crate::wire::frame::Bounds;
 use admit::Admission;
 use census::Census;
 use close::Probe;
+use listing::Listing;
 use neighbours::Neighbours;
 use publish::Receipts;
 use session::{Conn, NONE, Session, State};
@@ -148,6 +150,8 @@ pub struct Shard {
     /// Sessions that lost their connection while a probe ran.
     orphaned: Vec<SessionId>,
     neighbours: Neighbours,
+    /// Wait for the rows of other cores.
+    listings: Vec<Listing>,
     outputs: VecDeque<Output>,
     counters: Counters,
     encoded: Box<[u64]>,
@@ -232,6 +236,7 @@ impl Shard {
             resumable: Vec::new(),
             orphaned: Vec::new(),
             neighbours: Neighbours::new(setup.cores.max(1), setup.staged_bytes),
+            listings: Vec::new(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
             encoded: vec![0; events].into_boxed_slice(),

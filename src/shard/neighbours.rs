@@ -144,6 +144,8 @@ impl Shard {
                 self.hand(from, &Handoff::Snapshotted { conn, history: history.past() });
             }
             Handoff::Snapshotted { conn, history } => self.on_snapshotted(conn, history),
+            Handoff::List { conn } => self.on_list(from, conn),
+            Handoff::Listed { conn, rows } => self.on_listed(conn, rows),
             Handoff::Hold => self.neighbours.holds[usize::from(from)] = true,
             Handoff::Release => self.neighbours.holds[usize::from(from)] = false,
         }

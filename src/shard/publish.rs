@@ -81,6 +81,7 @@ impl Shard {
         self.counters.published += 1;
         self.encoded[usize::from(event)] += 1;
         self.trace.record(&Record {
+            at: self.now,
             ts: self.wall(self.now),
             direction: Direction::Publish,
             event,

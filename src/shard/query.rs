@@ -1,12 +1,10 @@
-//! Commands of the control thread and the two HTTP listings: what the shard tells about itself. Listings are in order
-//! of ids or names, a slice at a time.
+//! Commands of the control thread: what the shard tells about itself. Listings are in order of ids or names, a slice at
+//! a time.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use serde_json::{Map, Value, json};
-
-use crate::limits::{LISTING_BYTES, LISTING_ROWS};
+use crate::limits::LISTING_ROWS;
 
 use super::Shard;
 use super::publish::To;
@@ -40,9 +38,7 @@ impl Shard {
             Ask::Rooms { kind, after, limit } => self.room_rows(kind, after.as_deref(), limit),
             Ask::Room { kind, room } => self.room_row(kind, &room),
             Ask::Stats => Answer::Stats(Box::new(self.stats())),
-            Ask::Trace { limit, direction, name } => {
-                Answer::Trace(Box::new(self.trace.page(&self.schema, limit, direction, name.as_deref())))
-            }
+            Ask::Trace => Answer::Trace(Box::new(self.trace.page(&self.schema))),
             Ask::ClearTrace => {
                 self.trace.clear();
                 Answer::Ok
@@ -90,7 +86,7 @@ impl Shard {
         Answer::Clients { rows: rows.collect(), more }
     }
 
-    fn client_row(&self, index: u32) -> ClientRow {
+    pub(super) fn client_row(&self, index: u32) -> ClientRow {
         let session = &self.sessions[index as usize];
         let identity = session.access.identity();
         ClientRow {
@@ -171,32 +167,6 @@ impl Shard {
         entries.filter(|entry| !entry.is_skipped()).map(|entry| u64::from(self.store.len(entry.slot()))).sum()
     }
 
-    /// Body of `GET /health`.
-    pub(super) fn health(&self) -> Vec<u8> {
-        let uptime_ms = (self.now.0 - self.started.unwrap_or(self.now).0) / 1_000_000;
-        let body = json!({"status": "ok", "clients": self.connected, "uptimeMs": uptime_ms});
-        body.to_string().into_bytes()
-    }
-
-    /// Body of `GET /clients`, in order of connecting; none when it would be longer than [`LISTING_BYTES`].
-    pub(super) fn public_clients(&self) -> Option<Vec<u8>> {
-        let mut connected: Vec<(u32, &Session)> =
-            self.sessions.iter().map(|(i, s)| (i as u32, s)).filter(|(_, s)| s.conn != NONE).collect();
-        connected.sort_by_key(|(index, session)| (session.connected_at, *index));
-        let mut body = vec![b'['];
-        for (index, _) in connected {
-            if body.len() > 1 {
-                body.push(b',');
-            }
-            body.extend_from_slice(public_row(self.client_row(index)).to_string().as_bytes());
-            if body.len() >= LISTING_BYTES {
-                return None;
-            }
-        }
-        body.push(b']');
-        Some(body)
-    }
-
     /// Every count agrees with what it counts. For tests: walks everything.
     #[doc(hidden)]
     pub fn check_invariants(&self) {
@@ -231,22 +201,6 @@ impl Shard {
     pub fn store_slots(&self) -> usize {
         self.store.slots()
     }
-}
-
-fn public_row(row: ClientRow) -> Value {
-    let mut shown = Map::new();
-    shown.insert("id".into(), json!(row.id));
-    if let Some(user) = row.user {
-        shown.insert("userId".into(), json!(user));
-    }
-    if let Some(meta) = row.meta {
-        shown.insert("meta".into(), Value::Object(meta));
-    }
-    shown.insert("groups".into(), json!(row.groups));
-    shown.insert("topics".into(), json!(row.topics));
-    shown.insert("connectedAt".into(), json!(row.connected_at));
-    shown.insert("ip".into(), json!(row.ip));
-    Value::Object(shown)
 }
 
 /// The `limit` smallest names above `after`, in order, and whether there are more.

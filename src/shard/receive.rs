@@ -259,6 +259,7 @@ impl Shard {
             let ts = self.wall(self.now);
             let id = self.sessions[session as usize].shown_id(session, self.core, &self.id_key);
             self.trace.record(&Record {
+                at: self.now,
                 ts,
                 direction: Direction::Client,
                 event,

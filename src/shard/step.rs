@@ -316,15 +316,8 @@ pub enum Ask {
     },
     /// Counters.
     Stats,
-    /// Newest rows of the trace.
-    Trace {
-        /// Most rows.
-        limit: usize,
-        /// Only this direction.
-        direction: Option<Direction>,
-        /// Only this event.
-        name: Option<Box<str>>,
-    },
+    /// The rows of the trace.
+    Trace,
     /// Forget the rows of the trace.
     ClearTrace,
     /// New authentication and rate settings.
@@ -467,34 +460,22 @@ pub enum Direction {
     Client,
 }
 
-/// Rows and statistics of the trace.
+/// The trace of one core.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TracePage {
     /// Most rows kept; 0 = off.
     pub capacity: usize,
-    /// Rows kept now.
-    pub size: usize,
     /// Rows ever recorded.
     pub total: u64,
-    /// Kept rows of direction `in.client`.
-    pub inbound: u64,
-    /// Kept rows of direction `out.publish`.
-    pub outbound: u64,
-    /// Bytes of all kept rows.
-    pub bytes: u64,
-    /// Kept rows by event name, in order of first appearance.
-    pub by_name: Vec<(Box<str>, u64)>,
-    /// Newest first.
-    pub recent: Vec<TraceRow>,
-    /// Name and Unix milliseconds of the newest kept row.
-    pub last: Option<(Box<str>, u64)>,
+    /// Those that are kept, newest first.
+    pub rows: Vec<TraceRow>,
 }
 
 /// One row of the trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceRow {
-    /// Rising number.
-    pub seq: u64,
+    /// When it happened.
+    pub at: Instant,
     /// Unix milliseconds.
     pub ts: u64,
     /// Direction.

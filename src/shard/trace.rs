@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::step::{Direction, EventIndex, TracePage, TraceRow};
+use super::step::{Direction, EventIndex, Instant, TracePage, TraceRow};
 use crate::schema::Schema;
 
 /// What a row is about.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
+    /// When it happened.
+    pub at: Instant,
     /// Unix milliseconds.
     pub ts: u64,
     /// Direction.
@@ -26,7 +28,7 @@ pub struct Record<'a> {
 
 #[derive(Debug)]
 struct Row {
-    seq: u64,
+    at: Instant,
     ts: u64,
     direction: Direction,
     event: EventIndex,
@@ -61,14 +63,14 @@ impl Trace {
         self.total += 1;
         if self.rows.len() < self.capacity {
             let (key, payload) = (String::new(), Vec::new());
-            let (seq, ts, direction) = (0, 0, record.direction);
-            self.rows.push(Row { seq, ts, direction, event: 0, bytes: 0, target: None, key, payload });
+            let (at, ts, direction) = (record.at, 0, record.direction);
+            self.rows.push(Row { at, ts, direction, event: 0, bytes: 0, target: None, key, payload });
         } else {
             self.oldest = (self.oldest + 1) % self.capacity;
         }
         let newest = (self.oldest + self.rows.len() - 1) % self.capacity;
         let row = &mut self.rows[newest];
-        row.seq = self.total;
+        row.at = record.at;
         row.ts = record.ts;
         row.direction = record.direction;
         row.event = record.event;
@@ -86,57 +88,20 @@ impl Trace {
         self.oldest = 0;
     }
 
-    /// The newest rows that pass the filters, and statistics over all kept ones.
-    pub fn page(
-        &self,
-        schema: &Schema,
-        limit: usize,
-        direction: Option<Direction>,
-        name: Option<&str>,
-    ) -> TracePage {
-        let mut page = TracePage {
-            capacity: self.capacity,
-            size: self.rows.len(),
-            total: self.total,
-            ..TracePage::default()
-        };
-        for row in self.oldest_first() {
-            self.count(&mut page, schema, row);
-        }
-        let wanted = |row: &&Row| {
-            direction.is_none_or(|wanted| wanted == row.direction)
-                && name.is_none_or(|wanted| wanted == schema.name(row.event))
-        };
+    /// All rows, newest first.
+    pub fn page(&self, schema: &Schema) -> TracePage {
         let newest_first = (0..self.rows.len()).rev().map(|i| self.at(i));
-        page.recent = newest_first.filter(wanted).take(limit).map(|row| self.show(schema, row)).collect();
-        page
+        let rows = newest_first.map(|row| self.show(schema, row)).collect();
+        TracePage { capacity: self.capacity, total: self.total, rows }
     }
 
     fn at(&self, i: usize) -> &Row {
         &self.rows[(self.oldest + i) % self.rows.len()]
     }
 
-    fn oldest_first(&self) -> impl Iterator<Item = &Row> {
-        (0..self.rows.len()).map(|i| self.at(i))
-    }
-
-    fn count(&self, page: &mut TracePage, schema: &Schema, row: &Row) {
-        match row.direction {
-            Direction::Publish => page.outbound += 1,
-            Direction::Client => page.inbound += 1,
-        }
-        page.bytes += row.bytes;
-        let name = schema.name(row.event);
-        match page.by_name.iter_mut().find(|(known, _)| &**known == name) {
-            Some((_, count)) => *count += 1,
-            None => page.by_name.push((name.into(), 1)),
-        }
-        page.last = Some((name.into(), row.ts));
-    }
-
     fn show(&self, schema: &Schema, row: &Row) -> TraceRow {
         TraceRow {
-            seq: row.seq,
+            at: row.at,
             ts: row.ts,
             direction: row.direction,
             name: schema.name(row.event).into(),

@@ -15,8 +15,10 @@ use super::{NAMED_EXTENSION, outbox::Outbox};
 enum Verdict {
     /// Refuse it.
     Refuse(Refusal),
-    /// Answer with this JSON text.
-    Json(Vec<u8>),
+    /// `GET /health`
+    Health,
+    /// `GET /clients`
+    List,
     /// Another core takes it: the id belongs there, or it has less to do.
     Elsewhere(CoreId),
     /// The id has a connected owner.
@@ -52,7 +54,11 @@ impl Shard {
         };
         match verdict {
             Verdict::Refuse(refusal) => self.refuse(index, &refusal),
-            Verdict::Json(body) => self.answer_json(index, &body),
+            Verdict::Health => {
+                let body = self.health();
+                self.respond(index, |out| handshake::write_json(out, 200, &body));
+            }
+            Verdict::List => self.list_clients(index),
             Verdict::Elsewhere(core) => self.transfer(index, core, received),
             Verdict::Duplicate(owner) => self.wait_for_probe(index, owner, received),
             Verdict::Admit { .. } if !self.census.reserve(self.config.server.max_connections) => {
@@ -69,9 +75,9 @@ impl Shard {
     fn judge(&mut self, index: u32, request: &Request<'_>) -> Verdict {
         match request.path {
             path if path == self.config.server.path => self.judge_upgrade(index, request),
-            "/health" => Verdict::Json(self.health()),
+            "/health" => Verdict::Health,
             "/clients" => match self.admission.judge_token(request) {
-                Ok(_) => self.public_clients().map_or(Verdict::Refuse(Refusal::LONG_LISTING), Verdict::Json),
+                Ok(_) => Verdict::List,
                 Err(_) => Verdict::Refuse(Refusal::UNAUTHORIZED),
             },
             _ => Verdict::Refuse(Refusal::NOT_FOUND),
@@ -123,17 +129,13 @@ impl Shard {
         self.close(conn, Some(1000), "replaced by newer session");
     }
 
-    fn refuse(&mut self, index: u32, refusal: &Refusal) {
+    pub(super) fn refuse(&mut self, index: u32, refusal: &Refusal) {
         self.counters.refused += 1;
         self.respond(index, |out| refusal.write(out));
     }
 
-    fn answer_json(&mut self, index: u32, body: &[u8]) {
-        self.respond(index, |out| handshake::write_json(out, 200, body));
-    }
-
     /// A response that ends the connection.
-    fn respond(&mut self, index: u32, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn respond(&mut self, index: u32, write: impl FnOnce(&mut Vec<u8>)) {
         let now = self.now;
         write(self.lane_mut(index).tail());
         let conn = self.conn_mut(index);

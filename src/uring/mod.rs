@@ -3,18 +3,19 @@
 //! # One turn, and why in this order
 //!
 //! 1. **Read the clock**, once. Everything in the turn happens at that time; only sends look again.
-//! 2. **Reap.** Every completion is taken out of the kernel's queue first, then each is acted on in order. Received
-//!    bytes go to the core where they lie, and the buffer goes straight back, because a kernel without buffers ends
-//!    receives. When the core says that what waits for someone should be sent first ([`Core::wants_flush`]), the rest
-//!    of the completions stays where it is until the next turn: input is taken no faster than output leaves.
-//! 3. **Handoffs** of other cores and **commands** of the control thread, with budgets, so that a flood of them cannot
-//!    starve the sockets.
-//! 4. **Timers**, after input: who has just been heard from is not idle.
-//! 5. **Sends**, after everything that makes work for them, so that one send takes along all that came together in this
+//! 2. **Reap.** Every completion is taken out of the kernel's queue.
+//! 3. **Handoffs** of other cores, with a budget, so that a flood of them cannot starve the sockets. They come between
+//!    reaping and acting: whatever another core did before one of these completions came about is taken before it.
+//! 4. **Act** on the completions, in order. Received bytes go to the core where they lie, and the buffer goes straight
+//!    back, because a kernel without buffers ends receives. When the core says that what waits for someone should be
+//!    sent first ([`Core::wants_flush`]), the rest stays where it is until the next turn: input is taken no faster than
+//!    output leaves. Then the **commands** of the control thread, again with a budget.
+//! 5. **Timers**, after input: who has just been heard from is not idle. Then what there is for other cores is
+//!    **handed over**, and those that sleep are woken, once for all that they were told: they work while this core
+//!    sends.
+//! 6. **Sends**, after everything that makes work for them, so that one send takes along all that came together in this
 //!    turn: with 16 events in a send each costs a fourteenth. At most [`SEND_TIME`] of them; the rest stays on the
-//!    core's list for the next turn, and a wide topic does not make input wait.
-//! 6. **Hand over** what there is for other cores, and ring the bells of those that sleep, once for all that they were
-//!    told.
+//!    core's list for the next turn, and a wide topic does not make input wait. The control thread is told last.
 //! 7. **Wait**, only if nothing is left to do, at most until the next deadline. Every system call that submits also
 //!    lets the kernel do its deferred work, so that a turn without waiting still sees new completions in the next one.
 //!
@@ -153,20 +154,20 @@ impl Driver {
 
     fn turn(&mut self) {
         self.now = sys::now();
-        self.reap();
+        self.ring.collect();
         self.take_handoffs();
+        self.act_on_completions();
         self.take_commands();
         self.fire_timers();
-        let is_rest = self.send_dirty();
         self.send_handoffs();
+        let is_rest = self.send_dirty();
         if let Some(port) = &mut self.port {
             port.flush();
         }
         self.submit_or_wait(is_rest);
     }
 
-    fn reap(&mut self) {
-        self.ring.collect();
+    fn act_on_completions(&mut self) {
         while !self.core.wants_flush() {
             let Some(done) = self.ring.next() else { break };
             match done {

@@ -113,6 +113,7 @@ impl Driver {
             }
         }
         if is_relieved {
+            neighbours.flush();
             // Connections that paused because of what waited here may go on.
             self.settle();
         }
