@@ -39,12 +39,15 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Loaded;
 use crate::control::Logging;
+use crate::uring::{InheritError, Inherited};
 
 /// Why `seqcast serve` ends with an error: one line that says what failed, why, and what to do.
 #[derive(Debug)]
 pub enum ServeError {
     /// The log cannot be set up.
     Log(String),
+    /// The sockets that were passed on to it cannot be used.
+    Inherit(InheritError),
     /// The configuration cannot be carried out.
     Plan(PlanError),
     /// The machine does not give what the server needs.
@@ -64,6 +67,7 @@ impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ServeError::Log(what) => f.write_str(what),
+            ServeError::Inherit(e) => e.fmt(f),
             ServeError::Plan(e) => e.fmt(f),
             ServeError::Start(e) => e.fmt(f),
             ServeError::Ready { path, error } => {
@@ -81,16 +85,20 @@ impl fmt::Display for ServeError {
 impl std::error::Error for ServeError {}
 
 /// Runs the server in the foreground until SIGTERM or SIGINT: sets up the log, starts, says where it listens, and
-/// returns after the drain.
+/// returns after the drain. Sockets that a supervisor has passed on come in place of the configured addresses.
 ///
 /// # Errors
 /// It cannot start, or a core failed.
 pub fn serve(loaded: Loaded, ready_file: Option<&Path>) -> Result<(), ServeError> {
     let logging = Logging::start(&loaded.config.log).map_err(ServeError::Log)?;
-    let plan = plan(loaded.config.clone()).map_err(ServeError::Plan)?;
+    let inherited = Inherited::from_environment().map_err(ServeError::Inherit)?;
+    tell_replaced(&inherited);
+    let mut config = loaded.config.clone();
+    bind::replace_addresses(&mut config, &inherited);
+    let plan = plan(config).map_err(ServeError::Plan)?;
     let warnings = plan.warnings().to_vec();
     let signals = reload::reload(loaded, logging);
-    let running = start::start(plan, Some(signals)).map_err(ServeError::Start)?;
+    let running = start::start(plan, inherited, Some(signals)).map_err(ServeError::Start)?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
@@ -100,4 +108,14 @@ pub fn serve(loaded: Loaded, ready_file: Option<&Path>) -> Result<(), ServeError
         ready.map_err(|error| ServeError::Ready { path: path.to_path_buf(), error })?;
     }
     running.join().map_err(ServeError::Stopped)
+}
+
+fn tell_replaced(inherited: &Inherited) {
+    let sockets = inherited.listen.len();
+    if sockets > 0 {
+        tracing::info!("inherited sockets for WebSocket: {sockets}; they come in place of server.listen");
+    }
+    if inherited.admin.is_some() {
+        tracing::info!("inherited a socket for the admin API; it comes in place of admin.listen");
+    }
 }

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::bind::{Addresses, Bound, bind};
+use super::bind::{Addresses, Bound, SocketFiles, bind};
 use super::plan::Plan;
 use crate::control::{Control, Orders, Parts, Publisher, Reload};
 use crate::limits::{RESERVED_DESCRIPTORS, STAGED_BYTES};
@@ -19,7 +19,7 @@ use crate::schema::Schema;
 use crate::shard::census::Census;
 use crate::shard::step::CoreId;
 use crate::shard::{Setup, Shard};
-use crate::uring::{self, Core, Driver, ListenError, Listener};
+use crate::uring::{self, Core, Driver, Inherited, ListenError, Listener};
 
 /// Sockets that may be in a handshake or a close beside the established ones.
 const PASSING_SOCKETS: u32 = 1024;
@@ -76,7 +76,7 @@ impl Server {
     /// # Errors
     /// An address is taken, or the machine does not give what is needed. Nothing is left behind.
     pub fn start(plan: Plan) -> Result<Running, StartError> {
-        start(plan, None)
+        start(plan, Inherited::default(), None)
     }
 }
 
@@ -87,6 +87,8 @@ pub struct Running {
     schema: Arc<Schema>,
     orders: Orders,
     threads: Option<Threads>,
+    /// Last: they go when the threads have ended.
+    _files: SocketFiles,
 }
 
 #[derive(Debug)]
@@ -123,7 +125,7 @@ impl Running {
     /// A core ended by itself.
     pub fn join(mut self) -> Result<(), Stopped> {
         let threads = self.threads.take().expect("only `join` and `drop` take the threads, once");
-        threads.join(&self.addresses)
+        threads.join()
     }
 }
 
@@ -131,7 +133,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if let Some(threads) = self.threads.take() {
             self.orders.stop();
-            if let Err(e) = threads.join(&self.addresses) {
+            if let Err(e) = threads.join() {
                 tracing::error!("{e}");
             }
         }
@@ -167,7 +169,7 @@ impl Threads {
         Control::start(parts).map_err(system("start the control thread"))
     }
 
-    fn join(self, addresses: &Addresses) -> Result<(), Stopped> {
+    fn join(self) -> Result<(), Stopped> {
         let outcome = self.control.join();
         if outcome.forced {
             tracing::warn!("a core did not end in time and is left behind");
@@ -177,20 +179,23 @@ impl Threads {
                 drop(core.join());
             }
         }
-        addresses.remove_files();
         outcome.error.map_or(Ok(()), |error| Err(Stopped(error)))
     }
 }
 
-/// Starts everything; `signals` as [`Parts::signals`].
-pub(super) fn start(plan: Plan, signals: Option<Reload>) -> Result<Running, StartError> {
-    let files = uring::raise_open_files();
-    let Bound { listeners, admin, addresses } =
-        bind(&plan.config, plan.processors.len()).map_err(StartError::Listen)?;
+/// Starts everything, on the inherited sockets where there are any; `signals` as [`Parts::signals`].
+pub(super) fn start(
+    plan: Plan,
+    inherited: Inherited,
+    signals: Option<Reload>,
+) -> Result<Running, StartError> {
+    let open_files = uring::raise_open_files();
+    let Bound { listeners, admin, addresses, files } =
+        bind(&plan.config, inherited, plan.processors.len()).map_err(StartError::Listen)?;
     let (port, ports) = mesh::connect(plan.processors.len()).map_err(system("make bells"))?;
     let seed = RandomState::new().hash_one("seed");
     let schema = Arc::clone(&plan.schema);
-    let cores = CoreParts::of(&plan, seed, files, ports.into_iter().zip(listeners));
+    let cores = CoreParts::of(&plan, seed, open_files, ports.into_iter().zip(listeners));
     let parts = Parts {
         port,
         seed,
@@ -200,8 +205,9 @@ pub(super) fn start(plan: Plan, signals: Option<Reload>) -> Result<Running, Star
         drain_timeout: plan.config.server.drain_timeout,
         signals,
     };
-    let threads = Threads::start(cores, parts).inspect_err(|_| addresses.remove_files())?;
-    Ok(Running { addresses, schema, orders: threads.control.orders().clone(), threads: Some(threads) })
+    let threads = Threads::start(cores, parts)?;
+    let orders = threads.control.orders().clone();
+    Ok(Running { addresses, schema, orders, threads: Some(threads), _files: files })
 }
 
 fn system(step: &'static str) -> impl Fn(io::Error) -> StartError {

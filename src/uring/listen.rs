@@ -1,4 +1,4 @@
-//! Listening sockets: an address that is proven to be free, and one socket on it per core.
+//! Listening sockets: an address that is proven to be free, and a socket on it for every core or for all of them.
 
 #![forbid(unsafe_code)]
 
@@ -54,20 +54,34 @@ impl std::error::Error for ListenError {
 pub struct Listener {
     socket: OwnedFd,
     bound: Listen,
+    is_shared: bool,
 }
 
 impl Listener {
-    /// Binds `address` and makes one socket on it for each of `cores` cores. TCP connections are spread over them by
-    /// the kernel; a unix socket is one queue, from which every core takes.
+    /// Binds `address`. On TCP each of `cores` cores gets a socket of its own, and the kernel spreads connections over
+    /// them; a unix socket is one for all of them.
     ///
     /// # Errors
     /// The address is in use, or not ours. A unix socket that nobody answers on is replaced.
     pub fn bind(address: &Listen, cores: usize, low_water: u32) -> Result<Vec<Listener>, ListenError> {
         let bound = match address {
             Listen::Tcp(tcp) => bind_tcp(*tcp, cores, low_water),
-            Listen::Unix(path) => bind_unix(path, cores),
+            Listen::Unix(path) => bind_unix(path).map(|socket| vec![socket]),
         };
         bound.map_err(|error| ListenError { address: address.clone(), error })
+    }
+
+    /// A socket on `bound` that listens already, one for all cores, with the options that [`bind`](Self::bind) sets.
+    /// It must be blocking or not as its acceptor wants it.
+    ///
+    /// # Errors
+    /// The options cannot be set.
+    pub(super) fn adopt(socket: OwnedFd, bound: Listen, low_water: u32) -> Result<Listener, ListenError> {
+        if let Listen::Tcp(_) = bound {
+            let set = set_options(&socket, low_water);
+            set.map_err(|error| ListenError { address: bound.clone(), error })?;
+        }
+        Ok(Listener { socket, bound, is_shared: true })
     }
 
     /// The address, with the port that was found for port 0.
@@ -77,7 +91,7 @@ impl Listener {
 
     /// True: one queue of connections for all cores, so that whoever accepts them has to spread them.
     pub fn is_shared(&self) -> bool {
-        matches!(self.bound, Listen::Unix(_))
+        self.is_shared
     }
 
     /// The socket, for whoever accepts without a driver.
@@ -108,31 +122,34 @@ impl Listener {
 fn bind_tcp(address: SocketAddr, cores: usize, low_water: u32) -> io::Result<Vec<Listener>> {
     let proof = listen_tcp(address, low_water, false)?;
     let address = TcpListener::from(proof).local_addr()?;
-    let bind =
-        |_| Ok(Listener { socket: listen_tcp(address, low_water, cores > 1)?, bound: Listen::Tcp(address) });
+    let bind = |_| {
+        let socket = listen_tcp(address, low_water, cores > 1)?;
+        Ok(Listener { socket, bound: Listen::Tcp(address), is_shared: false })
+    };
     (0..cores).map(bind).collect()
 }
 
-/// Linux gives accepted sockets the options of their listener, so none has to be set for each connection.
 fn listen_tcp(address: SocketAddr, low_water: u32, shared: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, shared)?;
-    sockopt::set_tcp_nodelay(&socket, true)?;
-    sys::set_unsent_low_water(socket.as_fd(), low_water)?;
+    set_options(&socket, low_water)?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
-fn bind_unix(path: &Path, cores: usize) -> io::Result<Vec<Listener>> {
+/// Linux gives accepted sockets the options of their listener, so none has to be set for each connection.
+fn set_options(socket: &OwnedFd, low_water: u32) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sys::set_unsent_low_water(socket.as_fd(), low_water)
+}
+
+fn bind_unix(path: &Path) -> io::Result<Listener> {
     remove_stale(path)?;
-    let first = UnixListener::bind(path)?;
-    let share = |_| {
-        Ok(Listener { socket: OwnedFd::from(first.try_clone()?), bound: Listen::Unix(path.to_path_buf()) })
-    };
-    (0..cores).map(share).collect()
+    let socket = OwnedFd::from(UnixListener::bind(path)?);
+    Ok(Listener { socket, bound: Listen::Unix(path.to_path_buf()), is_shared: true })
 }
 
 /// A server that was killed leaves its socket file behind. It is removed if it is a socket and nobody answers on it.
@@ -174,6 +191,7 @@ mod tests {
     fn a_second_server_on_the_same_port_is_refused() {
         let first = Listener::bind(&any_port(), 2, LOW_WATER).unwrap();
         assert_eq!(first[0].bound(), first[1].bound());
+        assert!(!first[0].is_shared());
         let refused = Listener::bind(first[0].bound(), 2, LOW_WATER).unwrap_err();
         assert_eq!(refused.error.kind(), io::ErrorKind::AddrInUse);
         assert!(refused.to_string().contains("another process listens there"), "{refused}");
@@ -183,7 +201,9 @@ mod tests {
     fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
         let path = std::env::temp_dir().join(format!("seqcast-listen-{}", std::process::id()));
         let address = Listen::Unix(path.clone());
-        drop(Listener::bind(&address, 2, LOW_WATER).unwrap());
+        let sockets = Listener::bind(&address, 2, LOW_WATER).unwrap();
+        assert_eq!(sockets.iter().map(Listener::is_shared).collect::<Vec<_>>(), [true]);
+        drop(sockets);
         assert!(path.exists(), "a socket file outlives its socket");
         let live = Listener::bind(&address, 1, LOW_WATER).unwrap();
         let refused = Listener::bind(&address, 1, LOW_WATER).unwrap_err();

@@ -36,7 +36,8 @@
 //! | `sockets.rs` | the sockets and their operations in flight |
 //! | `core.rs` | the state machine behind the seam |
 //! | `ring.rs`, `buffers.rs`, `sys.rs` | operations, memory lent to the kernel, system calls: all `unsafe` there is |
-//! | `listen.rs`, `start.rs` | addresses; whether io_uring can be had |
+//! | `listen.rs`, `inherit.rs` | addresses; sockets that somebody else opened |
+//! | `start.rs` | whether io_uring can be had |
 //! | `echo.rs` | the driver around an echo server |
 
 mod accept;
@@ -44,6 +45,7 @@ mod buffers;
 mod close;
 mod core;
 mod echo;
+mod inherit;
 mod listen;
 mod neighbours;
 mod ring;
@@ -57,6 +59,7 @@ use std::time::Duration;
 
 pub use self::core::Core;
 pub use self::echo::{raise_open_files, run_echo};
+pub use self::inherit::{InheritError, Inherited, InheritedSocket};
 pub use self::listen::{ListenError, Listener};
 pub use self::start::{Finding, Grade, StartError, findings};
 pub use self::sys::now;

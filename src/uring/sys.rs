@@ -74,6 +74,18 @@ pub unsafe fn own(fd: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
+/// Another descriptor for what `fd` stands for, closed on exec.
+///
+/// # Errors
+/// `fd` is not open, or no descriptor is left.
+pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: F_DUPFD_CLOEXEC touches no memory, and a number that is not open is an error.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    checked(copy)?;
+    // SAFETY: the kernel has just made it, for this caller.
+    Ok(unsafe { own(copy) })
+}
+
 /// `TCP_NOTSENT_LOWAT`: a socket with more than so many bytes unsent takes no more, and is not writable.
 ///
 /// # Errors
