@@ -38,8 +38,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::Loaded;
-use crate::control::Logging;
+use crate::control::{Logging, Supervisor};
 use crate::uring::{InheritError, Inherited};
+use start::Foreground;
 
 /// Why `seqcast serve` ends with an error: one line that says what failed, why, and what to do.
 #[derive(Debug)]
@@ -85,7 +86,8 @@ impl fmt::Display for ServeError {
 impl std::error::Error for ServeError {}
 
 /// Runs the server in the foreground until SIGTERM or SIGINT: sets up the log, starts, says where it listens, and
-/// returns after the drain. Sockets that a supervisor has passed on come in place of the configured addresses.
+/// returns after the drain. A supervisor may pass on sockets, which come in place of the configured addresses, and is
+/// told how the server does.
 ///
 /// # Errors
 /// It cannot start, or a core failed.
@@ -97,8 +99,9 @@ pub fn serve(loaded: Loaded, ready_file: Option<&Path>) -> Result<(), ServeError
     bind::replace_addresses(&mut config, &inherited);
     let plan = plan(config).map_err(ServeError::Plan)?;
     let warnings = plan.warnings().to_vec();
-    let signals = reload::reload(loaded, logging);
-    let running = start::start(plan, inherited, Some(signals)).map_err(ServeError::Start)?;
+    let signals = Some(reload::reload(loaded, logging));
+    let foreground = Foreground { inherited, signals, supervisor: Supervisor::from_environment() };
+    let running = start::start(plan, foreground).map_err(ServeError::Start)?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
@@ -107,6 +110,7 @@ pub fn serve(loaded: Loaded, ready_file: Option<&Path>) -> Result<(), ServeError
         let ready = ready::write(path, running.addresses());
         ready.map_err(|error| ServeError::Ready { path: path.to_path_buf(), error })?;
     }
+    running.announce();
     running.join().map_err(ServeError::Stopped)
 }
 

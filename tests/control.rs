@@ -4,13 +4,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use seqcast::control::{AdminSocket, Control, Orders, Outcome, Parts};
+use seqcast::control::{AdminSocket, Control, Orders, Outcome, Parts, Supervisor};
 use seqcast::limits::{ADMIN_BODY_BYTES, LISTING_ROWS};
 use seqcast::mesh::{self, CorePort};
 use seqcast::schema::Schema;
@@ -42,7 +43,7 @@ impl Rig {
     fn new(cores: usize, token: &str, ends: Ends, script: Script) -> Rig {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        Rig::on(AdminSocket::Tcp(listener), address, cores, token, ends, script)
+        Rig::on(AdminSocket::Tcp(listener), address, cores, token, ends, script, None)
     }
 
     fn on(
@@ -52,6 +53,7 @@ impl Rig {
         token: &str,
         ends: Ends,
         script: Script,
+        supervisor: Option<Supervisor>,
     ) -> Rig {
         let (port, ports) = mesh::connect(cores).unwrap();
         let control = Control::start(Parts {
@@ -62,6 +64,7 @@ impl Rig {
             token: token.into(),
             drain_timeout: Duration::from_secs(30),
             signals: None,
+            supervisor,
         })
         .unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -206,7 +209,7 @@ fn empty(core: CoreId, ask: &Ask) -> Option<Answer> {
         }
         Ask::Stats => Answer::Stats(Box::new(Stats { core, connected_clients: 2, ..Stats::default() })),
         Ask::Trace => Answer::Trace(Box::default()),
-        Ask::ClearTrace | Ask::Reload(_) | Ask::Drain { .. } => Answer::Ok,
+        Ask::Turn | Ask::ClearTrace | Ask::Reload(_) | Ask::Drain { .. } => Answer::Ok,
     })
 }
 
@@ -528,6 +531,55 @@ fn a_core_that_does_not_answer_is_not_alive() {
     rig.end();
 }
 
+/// The rest of the server lives on: the admin API answers, the other core turns.
+#[test]
+fn a_core_that_is_stuck_starves_the_watchdog() {
+    let period = Duration::from_millis(100);
+    let path = std::env::temp_dir().join(format!("seqcast-watchdog-{}", std::process::id()));
+    let ear = UnixDatagram::bind(&path).unwrap();
+    let supervisor = Supervisor::new(path.as_os_str(), Some(period)).unwrap();
+    let is_stuck = Arc::new(AtomicBool::new(false));
+    let stuck = Arc::clone(&is_stuck);
+    let script: Script = Arc::new(move |core, ask| match ask {
+        Ask::Turn if core == 1 && stuck.load(Ordering::SeqCst) => None,
+        _ => empty(core, ask),
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let socket = AdminSocket::Tcp(listener);
+    let rig = Rig::on(socket, address, 2, "", Ends::AtOnce, script, Some(supervisor));
+    rig.control().orders().announce("127.0.0.1:1".into());
+    let is_said = |line: &str, within: Duration| {
+        let end = Instant::now() + within;
+        while let Some(rest) = end.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
+            ear.set_read_timeout(Some(rest)).unwrap();
+            let mut text = [0; 256];
+            let length = ear.recv(&mut text).unwrap_or(0);
+            if text[..length].starts_with(line.as_bytes()) {
+                return true;
+            }
+        }
+        false
+    };
+    let soon = Duration::from_secs(20);
+    assert!(is_said("READY=1\nSTATUS=listening on 127.0.0.1:1\n", soon));
+    assert!((0..5).all(|_| is_said("WATCHDOG=1\n", soon)));
+
+    is_stuck.store(true, Ordering::SeqCst);
+    rig.asked();
+    let asked_again = Instant::now();
+    while !rig.asked().iter().any(|(core, ask)| (*core, ask.as_str()) == (1, "Turn")) {
+        assert!(asked_again.elapsed() < soon, "nobody asks");
+        thread::sleep(Duration::from_millis(1));
+    }
+    // What had been answered before it got stuck may still be on its way.
+    while is_said("WATCHDOG=1", period / 10) {}
+    assert!(!is_said("WATCHDOG=1", 10 * period), "it is fed with what one core says");
+    assert_eq!(rig.get("/v1/stats").status, 200);
+    std::fs::remove_file(path).unwrap();
+    rig.end();
+}
+
 #[test]
 fn a_core_that_does_not_end_is_left_behind() {
     let rig = Rig::new(2, "", Ends::Never, Arc::new(empty));
@@ -549,7 +601,7 @@ fn the_api_over_a_unix_socket() {
     let path = std::env::temp_dir().join(format!("seqcast-control-{}", std::process::id()));
     let socket = AdminSocket::Unix(UnixListener::bind(&path).unwrap());
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-    let rig = Rig::on(socket, nowhere, 1, "", Ends::AtOnce, Arc::new(empty));
+    let rig = Rig::on(socket, nowhere, 1, "", Ends::AtOnce, Arc::new(empty), None);
     let answer = call(UnixStream::connect(&path).unwrap(), "GET", "/v1/clients", "", b"");
     assert_eq!((answer.status, answer.json()), (200, json!({"clients": [], "next": null})));
     rig.end();

@@ -140,8 +140,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
 
 /// A core that is stuck is worth a restart; one that has ended is not: the server is stopping.
 async fn alive(State(admin): State<Arc<Admin>>) -> Result<&'static str, Refusal> {
-    let anything = || Ask::Client { id: "".into() };
-    match timeout(Duration::from_secs(LIVENESS_SECONDS), admin.hub.ask_all(anything)).await {
+    match timeout(Duration::from_secs(LIVENESS_SECONDS), admin.hub.ask_all(|| Ask::Turn)).await {
         Ok(Ok(_) | Err(Unanswered::Ended)) => Ok("ok\n"),
         Ok(Err(Unanswered::Overloaded)) | Err(_) => {
             let message = "a core does not answer; restart the server, and please report it";

@@ -24,6 +24,24 @@ pub enum Unanswered {
 /// An answer that will come.
 pub type Pending = oneshot::Receiver<Answer>;
 
+/// An order to all cores.
+#[derive(Debug)]
+pub struct Ordered {
+    pending: Vec<Pending>,
+    is_missed: bool,
+}
+
+impl Ordered {
+    /// Waits until every core has carried it out or has ended. False: one of them did not even get it.
+    pub async fn done(self) -> bool {
+        for pending in self.pending {
+            // A core that has ended needs to do nothing any more.
+            drop(pending.await);
+        }
+        !self.is_missed
+    }
+}
+
 /// All cores, as the control thread sees them.
 #[derive(Debug)]
 pub struct Hub {
@@ -109,14 +127,21 @@ impl Hub {
         self.ask_each(self.core_ids().map(|core| (core, ask()))).await
     }
 
-    /// Orders every core to do something, out of the reserve that requests do not use up. Nobody waits.
-    pub fn order_all(&self, ask: impl Fn() -> Ask) {
+    /// Orders every core to do something, out of the reserve that requests do not use up. Nobody has to wait.
+    pub fn order_all(&self, ask: impl Fn() -> Ask) -> Ordered {
+        let mut ordered = Ordered { pending: Vec::with_capacity(self.cores()), is_missed: false };
         for core in self.core_ids() {
             let sent = self.line(core).send(ask(), UNANSWERED_COMMANDS + RESERVED_COMMANDS);
-            if matches!(sent, Err(Unanswered::Overloaded)) {
-                tracing::error!(core, "the core answers nothing any more; it did not get an order");
+            match sent {
+                Ok(pending) => ordered.pending.push(pending),
+                Err(Unanswered::Ended) => {}
+                Err(Unanswered::Overloaded) => {
+                    ordered.is_missed = true;
+                    tracing::error!(core, "the core answers nothing any more; it did not get an order");
+                }
             }
         }
+        ordered
     }
 
     /// Numbers of all cores.

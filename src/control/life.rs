@@ -15,7 +15,8 @@ use super::admin::{self, Admin};
 use super::hub::{self, Hub};
 use super::listen::{AdminSocket, Bounded};
 use super::publisher::Errand;
-use super::{Orders, Parts, Reload, admin_state};
+use super::supervisor::Supervisor;
+use super::{Orders, Parts, Reload, admin_state, watch};
 use crate::mesh::Bell;
 use crate::shard::step::{self, Ask, CoreId};
 
@@ -33,6 +34,8 @@ pub enum Order {
     Stop,
     /// Publish for the program that embeds the server.
     Publish(Errand),
+    /// The server listens where this says: tell the supervisor.
+    Announce(String),
     /// A core's thread has ended.
     Ended {
         /// Which.
@@ -77,6 +80,7 @@ struct Life {
     bell: Arc<Bell>,
     collector: JoinHandle<io::Result<()>>,
     server: Option<Server>,
+    supervisor: Option<Arc<Supervisor>>,
 }
 
 /// The admin API; it ends when `stop` is dropped.
@@ -93,13 +97,16 @@ impl Life {
         let hub = Arc::new(Hub::new(parts.seed, commands));
         let collect = hub::collect(Arc::clone(&parts.port.bell), notices, Arc::clone(&hub));
         let admin = admin_state(&mut parts, Arc::clone(&hub));
+        let supervisor = parts.supervisor.take().map(Arc::new);
         if let Some(reload) = parts.signals.take() {
-            let signals = Signals::new()?;
-            tokio_uring::spawn(signals.obey(orders, reload, Arc::clone(&hub)));
+            tokio_uring::spawn(Ends::new()?.obey(orders));
+            let hangup = signal(SignalKind::hangup())?;
+            tokio_uring::spawn(obey_hangups(hangup, reload, Arc::clone(&hub), supervisor.clone()));
         }
         let server = parts.admin.take().map(|socket| serve(socket, Arc::clone(&admin))).transpose()?;
         let collector = tokio_uring::spawn(collect);
-        Ok(Life { hub, admin, drain_timeout: parts.drain_timeout, bell: parts.port.bell, collector, server })
+        let (drain_timeout, bell) = (parts.drain_timeout, parts.port.bell);
+        Ok(Life { hub, admin, drain_timeout, bell, collector, server, supervisor })
     }
 
     async fn live(self, mut inbox: UnboundedReceiver<Order>) -> Outcome {
@@ -119,17 +126,20 @@ impl Life {
             };
             // Whoever could give orders is gone: nobody wants this server any more.
             match order.unwrap_or(Order::Stop) {
-                Order::Drain if end_by.is_none() => end_by = Some(self.end_within(self.drain_timeout)),
+                Order::Drain if end_by.is_none() => {
+                    end_by = Some(self.end_within(self.drain_timeout).await);
+                }
                 Order::Drain => {}
+                Order::Announce(place) => self.announce(&place).await,
                 Order::Publish(errand) => drop(tokio::spawn(errand.run(Arc::clone(&self.hub)))),
-                Order::Stop => end_by = Some(self.end_within(Duration::ZERO)),
+                Order::Stop => end_by = Some(self.end_within(Duration::ZERO).await),
                 Order::Ended { core, error } => {
                     running -= 1;
                     let told = end_by.is_some() && error.is_none();
                     if !told {
                         let why = error.unwrap_or_else(|| "it ended without having been told to".into());
                         outcome.error.get_or_insert(format!("core {core}: {why}"));
-                        end_by = Some(self.end_within(Duration::ZERO));
+                        end_by = Some(self.end_within(Duration::ZERO).await);
                     }
                 }
             }
@@ -139,16 +149,28 @@ impl Life {
     }
 
     /// Tells every core to end, and says until when that has to be done.
-    fn end_within(&self, time: Duration) -> Instant {
+    async fn end_within(&self, time: Duration) -> Instant {
         self.admin.draining.store(true, Ordering::Relaxed);
         if time.is_zero() {
             tracing::info!("stopping at once");
         } else {
             tracing::info!("draining; connections have {time:?} to take what waits for them");
         }
-        let deadline = monotonic() + time;
+        let (deadline, end_by) = (monotonic() + time, Instant::now() + time + GRACE);
         self.hub.order_all(|| Ask::Drain { deadline });
-        Instant::now() + time + GRACE
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.stopping(time).await;
+        }
+        end_by
+    }
+
+    async fn announce(&self, place: &str) {
+        let Some(supervisor) = &self.supervisor else { return };
+        supervisor.ready(&format!("listening on {place}")).await;
+        tokio_uring::spawn(watch::report(Arc::clone(supervisor), Arc::clone(&self.admin)));
+        if let Some(period) = supervisor.watchdog() {
+            tokio_uring::spawn(watch::feed(Arc::clone(supervisor), Arc::clone(&self.hub), period));
+        }
     }
 
     async fn end(self, forced: bool) {
@@ -187,36 +209,46 @@ fn monotonic() -> step::Instant {
     step::Instant(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
-/// The signals that a server obeys.
-struct Signals {
+/// The signals that end a server.
+struct Ends {
     terminate: Signal,
     interrupt: Signal,
-    hangup: Signal,
 }
 
-impl Signals {
-    fn new() -> io::Result<Signals> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
+impl Ends {
+    fn new() -> io::Result<Ends> {
+        Ok(Ends { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn obey(mut self, orders: Orders, mut reload: Reload, hub: Arc<Hub>) {
+    async fn obey(mut self, orders: Orders) {
         let mut asked = false;
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => {}
                 _ = self.interrupt.recv() => {}
-                _ = self.hangup.recv() => {
-                    if let Some(admission) = reload() {
-                        hub.order_all(|| Ask::Reload(Arc::clone(&admission)));
-                    }
-                    continue;
-                }
             }
             if std::mem::replace(&mut asked, true) { orders.stop() } else { orders.drain() }
+        }
+    }
+}
+
+/// One reload after the other; each ends when every core has what was read.
+async fn obey_hangups(
+    mut hangup: Signal,
+    mut reload: Reload,
+    hub: Arc<Hub>,
+    supervisor: Option<Arc<Supervisor>>,
+) {
+    while hangup.recv().await.is_some() {
+        if let Some(supervisor) = &supervisor {
+            supervisor.reloading().await;
+        }
+        let is_done = match reload() {
+            Some(admission) => hub.order_all(|| Ask::Reload(Arc::clone(&admission))).done().await,
+            None => true,
+        };
+        if let Some(supervisor) = supervisor.as_ref().filter(|_| is_done) {
+            supervisor.ready("the configuration was read again, the log says what has changed").await;
         }
     }
 }

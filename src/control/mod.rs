@@ -18,7 +18,9 @@ mod prometheus;
 mod publish;
 mod publisher;
 mod stats;
+mod supervisor;
 mod trace;
+mod watch;
 
 use std::io;
 use std::sync::Arc;
@@ -38,6 +40,7 @@ pub use life::Outcome;
 pub use listen::AdminSocket;
 pub use log::Logging;
 pub use publisher::{PublishError, Published, Publisher};
+pub use supervisor::Supervisor;
 
 use admin::Admin;
 use hub::Hub;
@@ -63,6 +66,8 @@ pub struct Parts {
     pub drain_timeout: Duration,
     /// Some: SIGTERM and SIGINT drain, a second one stops at once, SIGHUP calls this.
     pub signals: Option<Reload>,
+    /// Who is told how it goes.
+    pub supervisor: Option<Supervisor>,
 }
 
 /// The running control thread.
@@ -85,6 +90,11 @@ impl Orders {
     /// End at once, whatever is queued.
     pub fn stop(&self) {
         self.tell(Order::Stop);
+    }
+
+    /// The server listens, where this says: the supervisor may know.
+    pub fn announce(&self, place: String) {
+        self.tell(Order::Announce(place));
     }
 
     /// A core's thread has ended, with the error that ended it.

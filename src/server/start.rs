@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::bind::{Addresses, Bound, SocketFiles, bind};
 use super::plan::Plan;
-use crate::control::{Control, Orders, Parts, Publisher, Reload};
+use crate::control::{Control, Orders, Parts, Publisher, Reload, Supervisor};
 use crate::limits::{RESERVED_DESCRIPTORS, STAGED_BYTES};
 use crate::mesh::{self, CorePort};
 use crate::schema::Schema;
@@ -76,7 +76,7 @@ impl Server {
     /// # Errors
     /// An address is taken, or the machine does not give what is needed. Nothing is left behind.
     pub fn start(plan: Plan) -> Result<Running, StartError> {
-        start(plan, Inherited::default(), None)
+        start(plan, Foreground::default())
     }
 }
 
@@ -117,6 +117,11 @@ impl Running {
     /// Ends at once; [`join`](Self::join) waits for it.
     pub fn stop(&self) {
         self.orders.stop();
+    }
+
+    /// Tells the supervisor that it listens.
+    pub(super) fn announce(&self) {
+        self.orders.announce(self.addresses.to_string());
     }
 
     /// Waits for the end, which somebody has to order.
@@ -183,12 +188,20 @@ impl Threads {
     }
 }
 
-/// Starts everything, on the inherited sockets where there are any; `signals` as [`Parts::signals`].
-pub(super) fn start(
-    plan: Plan,
-    inherited: Inherited,
-    signals: Option<Reload>,
-) -> Result<Running, StartError> {
+/// What only `seqcast serve` has.
+#[derive(Default)]
+pub(super) struct Foreground {
+    /// These come in place of the configured addresses.
+    pub inherited: Inherited,
+    /// As [`Parts::signals`].
+    pub signals: Option<Reload>,
+    /// As [`Parts::supervisor`].
+    pub supervisor: Option<Supervisor>,
+}
+
+/// Starts everything.
+pub(super) fn start(plan: Plan, foreground: Foreground) -> Result<Running, StartError> {
+    let Foreground { inherited, signals, supervisor } = foreground;
     let open_files = uring::raise_open_files();
     let Bound { listeners, admin, addresses, files } =
         bind(&plan.config, inherited, plan.processors.len()).map_err(StartError::Listen)?;
@@ -204,6 +217,7 @@ pub(super) fn start(
         token: plan.config.admin.token.clone(),
         drain_timeout: plan.config.server.drain_timeout,
         signals,
+        supervisor,
     };
     let threads = Threads::start(cores, parts)?;
     let orders = threads.control.orders().clone();

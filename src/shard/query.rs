@@ -37,6 +37,7 @@ impl Shard {
             },
             Ask::Rooms { kind, after, limit } => self.room_rows(kind, after.as_deref(), limit),
             Ask::Room { kind, room } => self.room_row(kind, &room),
+            Ask::Turn => Answer::Ok,
             Ask::Stats => Answer::Stats(Box::new(self.stats())),
             Ask::Trace => Answer::Trace(Box::new(self.trace.page(&self.schema))),
             Ask::ClearTrace => {

@@ -314,6 +314,8 @@ pub enum Ask {
         /// Name.
         room: Box<str>,
     },
+    /// Nothing; the answer shows that the core turns.
+    Turn,
     /// Counters.
     Stats,
     /// The rows of the trace.
