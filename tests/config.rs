@@ -316,6 +316,11 @@ fn tokens_come_from_files_too() {
     );
     let both = format!("[[auth.identity]]\ntoken = \"a\"\ntoken_file = '{token}'\n");
     assert!(folder.error(&both).contains("an identity has token and token_file"));
+    assert_eq!(
+        folder.error("[auth]\ntoken_file = \"${CREDENTIALS_DIRECTORY}/t\"\n"),
+        "c.toml:2: auth.token_file: ${CREDENTIALS_DIRECTORY} stands for a folder, and the environment has no such \
+         variable; start it from a unit with LoadCredential=, or write the folder of the file"
+    );
     assert!(folder.error("[auth]\ntoken_file = \"/nonexistent\"\n").contains("cannot read \"/nonexistent\""));
     for (contents, why) in [("", "is empty"), ("\n", "is empty"), ("a\nb\n", "control character")] {
         let path = folder.file("bad-token", contents);
