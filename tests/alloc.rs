@@ -7,8 +7,8 @@ use seqcast::config::{Config, InboundRule};
 use seqcast::schema::Schema;
 use seqcast::shard::admit::Admission;
 use seqcast::shard::census::Census;
-use seqcast::shard::step::{ConnId, Input, Instant, Output, Peer};
-use seqcast::shard::{Setup, Shard};
+use seqcast::shard::step::{ConnId, CoreId, Input, Instant, Output, Peer};
+use seqcast::shard::{Setup, Shard, home_of_topic};
 use seqcast::wire::control::{self, Control, Encoder};
 use seqcast::wire::envelope;
 use seqcast::wire::frame::{self, Bounds, Decoder};
@@ -78,18 +78,22 @@ struct Core {
 }
 
 impl Core {
-    fn new(config: Config) -> Core {
+    fn alone(config: Config) -> Core {
+        Core::new(config, 0, &Arc::new(Census::new(1)), 1)
+    }
+
+    fn new(config: Config, core: CoreId, census: &Arc<Census>, cores: CoreId) -> Core {
         let schema = Schema::builtin();
         let admission = Admission::new(&config.auth, config.limits.rate);
         let setup = Setup {
-            core: 0,
-            cores: 1,
+            core,
+            cores,
             seed: 7,
             config: Arc::new(config),
             schema: Arc::new(schema),
             admission: Arc::new(admission),
             wall_ms: 0,
-            census: Arc::new(Census::new(1)),
+            census: Arc::clone(census),
             staged_bytes: 1 << 20,
         };
         Core {
@@ -186,7 +190,7 @@ fn steady_state(set: impl FnOnce(&mut Config), stalled_reader: bool) -> u64 {
     let mut config = Config::default();
     config.inbound.insert("quote".to_owned(), InboundRule::Topic("t".to_owned()));
     set(&mut config);
-    let mut core = Core::new(config);
+    let mut core = Core::alone(config);
     let publisher = core.client(0);
     for index in 1..=SUBSCRIBERS {
         let conn = core.client(index);
@@ -231,6 +235,67 @@ fn without_resume() {
 #[test]
 fn with_a_reader_that_takes_nothing() {
     assert_eq!(steady_state(|config| config.replay.history_size = 64, true), 0);
+}
+
+/// Hands over what two cores have for each other, until there is nothing.
+fn exchange(cores: &mut [Core; 2]) {
+    let mut is_over = false;
+    while !is_over {
+        is_over = true;
+        for from in [0, 1] {
+            let to = 1 - from;
+            while let Some(mut batch) = cores[from].shard.take_batch(to as CoreId) {
+                is_over = false;
+                while let Some(handoff) = batch.take() {
+                    let from = from as CoreId;
+                    cores[to].step(Input::Handoff { from, handoff });
+                    if cores[to].shard.wants_flush() {
+                        cores[to].flush();
+                    }
+                }
+                cores[from].shard.return_batch(to as CoreId, batch);
+            }
+        }
+    }
+}
+
+/// A client publishes on a core that is not the home of the topic; half of the subscribers are on each.
+#[test]
+fn across_cores() {
+    let mut config = Config::default();
+    config.inbound.insert("quote".to_owned(), InboundRule::Topic("t".to_owned()));
+    config.replay.history_size = 64;
+    let census = Arc::new(Census::new(2));
+    let mut cores = [0, 1].map(|core| Core::new(config.clone(), core, &census, 2));
+    let publishers = [0, 1].map(|core| cores[core].client(0));
+    for index in 1..=SUBSCRIBERS / 2 {
+        for core in [0, 1] {
+            let conn = cores[core].client(index);
+            cores[core].say(conn, |e| e.subscribe("t"));
+            exchange(&mut cores);
+        }
+    }
+    let away = 1 - usize::from(home_of_topic(7, 2, "t"));
+    let template = quote();
+    let mut buffer = template.clone();
+    let mut publish = |cores: &mut [Core; 2], events: u64| {
+        for n in 0..events {
+            buffer.copy_from_slice(&template);
+            cores[away].step(Input::Received { conn: publishers[away], bytes: &mut buffer });
+            if n % TURN == TURN - 1 {
+                exchange(cores);
+                cores.iter_mut().for_each(Core::flush);
+            }
+        }
+    };
+    publish(&mut cores, WARM_UP);
+    let (before, sent) = (ALLOCATIONS.get(), cores[0].sent_bytes + cores[1].sent_bytes);
+    publish(&mut cores, EVENTS);
+    let allocations = ALLOCATIONS.get() - before;
+    let frame_bytes = (template.len() - 4) as u64;
+    let sent = cores[0].sent_bytes + cores[1].sent_bytes - sent;
+    assert_eq!(sent, EVENTS * u64::from(SUBSCRIBERS) * frame_bytes, "every reader got every event");
+    assert_eq!(allocations, 0);
 }
 
 /// Control messages are read where they lie and written into memory that is there already.
