@@ -2,6 +2,7 @@
 //! session may be told is the business of the conformance suite, what is shown here is that nobody else pays.
 
 mod abuse;
+mod cores;
 mod peer;
 mod process;
 mod slow;

@@ -3,9 +3,10 @@
 use crate::process::{PATIENCE, Server};
 use seqcast::wire::control::{self, Control, Encoder};
 use seqcast::wire::{envelope, frame};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What a peer received.
@@ -46,6 +47,27 @@ impl Peer {
         socket.connect_timeout(&address.into(), PATIENCE)?;
         socket.set_tcp_nodelay(true)?;
         Ok(Peer { socket, received: Vec::new(), encoder: Encoder::new() })
+    }
+
+    /// A connection to a unix socket on which nothing was said yet.
+    pub fn unix_raw(path: &Path) -> Peer {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
+        socket.connect(&SockAddr::unix(path).expect("a path")).expect("the server listens");
+        Peer { socket, received: Vec::new(), encoder: Encoder::new() }
+    }
+
+    /// A client on a unix socket that is through the upgrade.
+    pub fn unix(path: &Path) -> Peer {
+        let mut peer = Peer::unix_raw(path);
+        peer.upgrade(None).expect("the server accepts");
+        peer
+    }
+
+    /// Everything until the server closes.
+    pub fn read_to_end(&mut self) -> String {
+        let end = Instant::now() + PATIENCE;
+        while self.read(end) && Instant::now() < end {}
+        String::from_utf8_lossy(&self.received).into_owned()
     }
 
     /// Upgrades; an error holds the status of a refusal, or none when the connection ended.

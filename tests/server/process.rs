@@ -22,7 +22,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 pub struct Server {
     child: Child,
     folder: PathBuf,
-    /// Where clients connect.
+    /// Where clients connect on TCP.
     pub listen: SocketAddr,
     admin_address: SocketAddr,
 }
@@ -49,8 +49,9 @@ impl Server {
         fs::write(&file, config).expect("the temporary folder can be written");
         let log = fs::File::create(log).expect("the temporary folder can be written");
         let child = command
-            .args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--cores", "2", "--config"])
+            .args(["serve", "--admin", "127.0.0.1:0", "--cores", "2", "--config"])
             .arg(&file)
+            .args(if config.contains("listen =") { &[][..] } else { &["--listen", "127.0.0.1:0"] })
             .arg("--ready-file")
             .arg(&ready)
             .stdin(Stdio::null())
@@ -64,7 +65,7 @@ impl Server {
             assert!(s.is_alive(), "the server ended at start: {}", s.log());
             serde_json::from_str::<Value>(&fs::read_to_string(&ready).ok()?).ok()
         });
-        server.listen = state["listen"][0].as_str().and_then(|a| a.parse().ok()).expect("an address");
+        server.listen = state["listen"][0].as_str().and_then(|a| a.parse().ok()).unwrap_or(address);
         server.admin_address = state["admin"].as_str().and_then(|a| a.parse().ok()).expect("an address");
         server
     }
