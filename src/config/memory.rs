@@ -2,8 +2,9 @@
 
 use super::Config;
 use crate::limits::{
-    CONNECTION_BYTES, CONTROL_LANE_BYTES, CORE_BYTES, IDLE_NAME_BYTES, IDLE_TOPICS, KERNEL_CONNECTION_BYTES,
-    PARKED_BYTES, ROOM_BYTES, TRACE_ROW_BYTES, UNFINISHED_REPLAYS,
+    BATCH_BYTES, CONNECTION_BYTES, CONTROL_LANE_BYTES, CORE_BYTES, IDLE_NAME_BYTES, IDLE_TOPICS,
+    KERNEL_CONNECTION_BYTES, PARKED_BYTES, ROOM_BYTES, SPARE_BATCHES, STAGED_BYTES, TRACE_ROW_BYTES,
+    TRAVELLING_BATCHES, UNFINISHED_REPLAYS,
 };
 
 /// One term of [`memory_sum`].
@@ -37,6 +38,8 @@ pub fn memory_sum(config: &Config, cores: u64) -> Vec<MemoryTerm> {
     let room = ROOM_BYTES + 2 * u64::from(limits.topic_name_bytes);
     let idle_topics = IDLE_TOPICS as u64 * ROOM_BYTES + 2 * IDLE_NAME_BYTES as u64;
     let replays = 4 * UNFINISHED_REPLAYS as u64 * u64::from(config.replay.history_size);
+    let pairs = cores * cores.saturating_sub(1);
+    let handoffs = (TRAVELLING_BATCHES + SPARE_BATCHES) as u64 * 2 * BATCH_BYTES as u64;
     let usual = |label, bytes| MemoryTerm { label, bytes, stalled: false };
     let stalled = |label, bytes| MemoryTerm { label, bytes, stalled: true };
     let topics = if config.replay.history_size > 0 { config.replay.history_bytes } else { 0 };
@@ -52,6 +55,7 @@ pub fn memory_sum(config: &Config, cores: u64) -> Vec<MemoryTerm> {
             "unfinished requests and messages: limits.inbound_bytes of each core",
             cores * config.limits.inbound_bytes,
         ),
+        usual("handoffs between cores", pairs * handoffs),
         usual("topics that nobody is in", cores * idle_topics),
         usual("trace", rows * (TRACE_ROW_BYTES + u64::from(config.trace.capture_bytes))),
         stalled("rings grown by full queues", connections * (full_ring - history_ring.min(full_ring))),
@@ -61,6 +65,7 @@ pub fn memory_sum(config: &Config, cores: u64) -> Vec<MemoryTerm> {
             connections.saturating_mul(rooms.saturating_mul(room)),
         ),
         stalled("histories on their way", connections.saturating_mul(replays)),
+        stalled("handoffs that other cores do not take", pairs * cores * STAGED_BYTES as u64),
         stalled("unsent bytes in the kernel", connections * u64::from(config.server.unsent_low_water)),
     ]
 }

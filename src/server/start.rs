@@ -238,6 +238,8 @@ fn wall_ms_at_zero() -> u64 {
 struct CoreParts {
     core: CoreId,
     processor: Option<u16>,
+    /// No other core is on this processor.
+    is_alone: bool,
     setup: Setup,
     listeners: Vec<Listener>,
     port: CorePort,
@@ -274,6 +276,8 @@ impl CoreParts {
         let part = |(core, ((port, listeners), &processor)): (usize, (_, &u16))| CoreParts {
             core: core as CoreId,
             processor: plan.config.server.pin.then_some(processor),
+            is_alone: plan.config.server.pin
+                && plan.processors.iter().filter(|other| **other == processor).count() == 1,
             setup: Setup {
                 core: core as CoreId,
                 cores,
@@ -306,11 +310,14 @@ impl CoreParts {
         let core = self.core;
         let pinned = self.processor.map(pin);
         let shard = Core::Shard(Box::new(Shard::new(self.setup)));
-        let driver = match Driver::new(shard, self.listeners, Some(self.port), self.files, self.most_sockets)
-        {
-            Ok(driver) => driver,
-            Err(e) => return drop(able.send(Err(e))),
-        };
+        let mut driver =
+            match Driver::new(shard, self.listeners, Some(self.port), self.files, self.most_sockets) {
+                Ok(driver) => driver,
+                Err(e) => return drop(able.send(Err(e))),
+            };
+        if self.is_alone {
+            driver.own_processor();
+        }
         drop(able.send(Ok(())));
         // Without a word something else could not start.
         let Ok(orders) = word.recv() else { return };

@@ -78,6 +78,9 @@ const SEND_TIME: Duration = Duration::from_millis(1);
 /// How long a drained core waits for its peers to close too, within the time of the drain. Peers do so as soon as they
 /// have our close frame, so this is for the frame to arrive.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a core with a processor of its own goes on turning after a handoff, because another one may follow: about
+/// as long as it takes to wake a sleeper, which also costs the sender a system call.
+const SPIN: Duration = Duration::from_micros(20);
 /// Commands of a turn.
 const COMMANDS: usize = 64;
 
@@ -90,6 +93,8 @@ pub struct Driver {
     /// The links to the control thread and to other cores, where there are any.
     port: Option<CorePort>,
     mesh: Mesh,
+    /// How long it goes on turning after a handoff.
+    spin: Duration,
     /// Time of this turn.
     now: Instant,
     /// Connections whose receive ended for want of buffers.
@@ -129,6 +134,7 @@ impl Driver {
             accepting: Accepting::new(listeners, most),
             port,
             mesh: Mesh::default(),
+            spin: Duration::ZERO,
             now: sys::now(),
             starved: Vec::new(),
             chunk: Vec::with_capacity(SEND_CHUNK),
@@ -138,6 +144,11 @@ impl Driver {
             drain_by: Instant(0),
             is_drained: false,
         })
+    }
+
+    /// This core has a processor of its own: for a short while after a handoff it waits for the next one awake.
+    pub fn own_processor(&mut self) {
+        self.spin = SPIN;
     }
 
     /// What this kernel lacks and the driver does without.
@@ -408,7 +419,7 @@ impl Driver {
     }
 
     fn submit_or_wait(&mut self, is_rest: bool) {
-        let is_busy = is_rest || self.ring.has_next() || self.mesh.is_reading();
+        let is_busy = is_rest || self.ring.has_next() || self.mesh.is_reading() || self.is_spinning();
         if is_busy || !self.may_sleep() {
             return self.ring.submit();
         }
@@ -419,6 +430,10 @@ impl Driver {
         if let Some(port) = &self.port {
             port.awake();
         }
+    }
+
+    fn is_spinning(&self) -> bool {
+        self.mesh.last_handoff().is_some_and(|last| self.now < last + self.spin)
     }
 
     fn may_sleep(&self) -> bool {

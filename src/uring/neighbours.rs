@@ -6,7 +6,7 @@ use super::Driver;
 use super::sockets::State;
 use crate::mesh::{Moving, Parcel};
 use crate::shard::handoff::Batch;
-use crate::shard::step::{ConnId, CoreId, Input, Transfer};
+use crate::shard::step::{ConnId, CoreId, Input, Instant, Transfer};
 
 /// Handoffs of a turn.
 const HANDOFFS: usize = 4096;
@@ -20,12 +20,19 @@ pub(super) struct Mesh {
     leaving: Vec<(ConnId, CoreId, Box<Transfer>)>,
     /// Connections that leave at the end of the turn.
     moving: Vec<(CoreId, Moving)>,
+    /// Time of the turn that took one last.
+    last_handoff: Option<Instant>,
 }
 
 impl Mesh {
     /// A batch is half read.
     pub fn is_reading(&self) -> bool {
         self.reading.is_some()
+    }
+
+    /// Time of the turn that took a handoff last.
+    pub fn last_handoff(&self) -> Option<Instant> {
+        self.last_handoff
     }
 }
 
@@ -38,6 +45,7 @@ impl Driver {
                 return;
             };
             let from = self.neighbour(place);
+            self.mesh.last_handoff = Some(self.now);
             while budget > 0
                 && !self.core.wants_flush()
                 && let Some(handoff) = batch.take()
