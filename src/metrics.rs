@@ -1,4 +1,6 @@
 //! Counters: plain integers of one core, their names and what they mean.
+//!
+//! How long the turns of a core take is a [`Histogram`] beside them.
 
 #![forbid(unsafe_code)]
 
@@ -6,7 +8,11 @@ macro_rules! counters {
     ($($(#[doc = $help:literal])+ $field:ident $name:literal;)*) => {
         /// Counters of one core; they only grow.
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
-        pub struct Counters { $($(#[doc = $help])+ pub $field: u64,)* }
+        pub struct Counters {
+            $($(#[doc = $help])+ pub $field: u64,)*
+            /// How long turns took, from the clock at their beginning to the moment before they submit or wait.
+            pub turns: Histogram,
+        }
 
         impl Counters {
             /// Every counter: its name in `/v1/stats`, its help text, its value.
@@ -15,7 +21,10 @@ macro_rules! counters {
             }
 
             /// Adds the counters of another core.
-            pub fn add(&mut self, other: &Counters) { $(self.$field += other.$field;)* }
+            pub fn add(&mut self, other: &Counters) {
+                $(self.$field += other.$field;)*
+                self.turns.add(&other.turns);
+            }
         }
     };
 }
@@ -115,4 +124,86 @@ counters! {
     transferred "transferred";
     /// Log lines of cores that were dropped because the control thread was behind.
     log_lost "logLost";
+    /// Turns that took 25 ms or more.
+    stalls "stalls";
+}
+
+/// Upper bounds of the buckets of a [`Histogram`], microseconds; a time on a bound is in its bucket. One more bucket
+/// takes what is above the last.
+pub const BOUNDS_MICROS: [u64; 10] = [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000];
+
+/// How often something took how long.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// Times within each bound and above the one before, and last those above all bounds.
+    counts: [u64; BOUNDS_MICROS.len() + 1],
+    sum_nanos: u64,
+    longest_nanos: u64,
+}
+
+impl Histogram {
+    /// Counts one time, nanoseconds.
+    pub fn record(&mut self, nanos: u64) {
+        let bucket = BOUNDS_MICROS.iter().position(|bound| nanos <= bound * 1_000);
+        self.counts[bucket.unwrap_or(BOUNDS_MICROS.len())] += 1;
+        self.sum_nanos = self.sum_nanos.saturating_add(nanos);
+        self.longest_nanos = self.longest_nanos.max(nanos);
+    }
+
+    /// Each bucket: its upper bound in microseconds, none for the last, and how many times are in it alone.
+    pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
+        BOUNDS_MICROS.into_iter().map(Some).chain([None]).zip(self.counts)
+    }
+
+    /// Times counted.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// All times together, nanoseconds.
+    pub fn sum_nanos(&self) -> u64 {
+        self.sum_nanos
+    }
+
+    /// The longest time, nanoseconds; 0 before the first.
+    pub fn longest_nanos(&self) -> u64 {
+        self.longest_nanos
+    }
+
+    /// Adds the times of another core.
+    pub fn add(&mut self, other: &Histogram) {
+        for (count, others) in self.counts.iter_mut().zip(other.counts) {
+            *count += others;
+        }
+        self.sum_nanos = self.sum_nanos.saturating_add(other.sum_nanos);
+        self.longest_nanos = self.longest_nanos.max(other.longest_nanos);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_on_a_bound_is_in_its_bucket() {
+        let mut histogram = Histogram::default();
+        for nanos in [0, 50_000, 50_001, 100_000_000, 100_000_001, u64::MAX] {
+            histogram.record(nanos);
+        }
+        let counted: Vec<_> = histogram.buckets().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [(Some(50), 2), (Some(100), 1), (Some(100_000), 1), (None, 2)]);
+        assert_eq!((histogram.count(), histogram.sum_nanos()), (6, u64::MAX));
+        assert_eq!(histogram.longest_nanos(), u64::MAX);
+    }
+
+    #[test]
+    fn cores_add_up_and_the_longest_turn_is_the_longest_of_all() {
+        let (mut one, mut other) = (Counters { sent: 1, ..Counters::default() }, Counters::default());
+        one.turns.record(60_000);
+        other.turns.record(70_000);
+        other.turns.record(10);
+        one.add(&other);
+        assert_eq!((one.sent, one.turns.count(), one.turns.sum_nanos()), (1, 3, 130_010));
+        assert_eq!(one.turns.longest_nanos(), 70_000);
+    }
 }

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, prometheus_text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, prometheus_text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -58,6 +58,7 @@ impl Collector for Scrape {
                 value.encode(family.encode_family(&[("core", stats.core)])?)?;
             }
         }
+        self.encode_turns(&mut encoder)?;
         self.encode_events(&mut encoder)?;
         let help = "Seconds since the start.";
         let uptime = encoder.encode_descriptor("uptime_seconds", help, None, MetricType::Gauge)?;
@@ -66,6 +67,27 @@ impl Collector for Scrape {
 }
 
 impl Scrape {
+    fn encode_turns(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Length of a core's turns, time asleep not counted.";
+        let mut family = encoder.encode_descriptor("turn_seconds", help, None, MetricType::Histogram)?;
+        for stats in &self.cores {
+            let turns = &stats.counters.turns;
+            let seconds = |bound: Option<u64>| bound.map_or(f64::INFINITY, |micros| micros as f64 / 1e6);
+            let buckets: Vec<_> = turns.buckets().map(|(bound, count)| (seconds(bound), count)).collect();
+            let sum = turns.sum_nanos() as f64 / 1e9;
+            let core = [("core", stats.core)];
+            let mut metric = family.encode_family(&core)?;
+            metric.encode_histogram::<NoLabelSet>(sum, turns.count(), &buckets, None)?;
+        }
+        let help = "The longest of a core's turns so far.";
+        let mut family = encoder.encode_descriptor("max_turn_seconds", help, None, MetricType::Gauge)?;
+        for stats in &self.cores {
+            let longest = ConstGauge::new(stats.counters.turns.longest_nanos() as f64 / 1e9);
+            longest.encode(family.encode_family(&[("core", stats.core)])?)?;
+        }
+        Ok(())
+    }
+
     fn encode_events(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let help = "Events encoded, by name.";
         let mut family = encoder.encode_descriptor("encoded", help, None, MetricType::Counter)?;
@@ -98,12 +120,12 @@ mod tests {
 
     #[test]
     fn text_as_prometheus_reads_it() {
-        let core = |core, n| Stats {
-            core,
-            counters: Counters { bytes_sent: n, ..Counters::default() },
-            encoded: vec![("quote \"x\"".into(), n)],
-            parked_sessions: n,
-            ..Stats::default()
+        let core = |core, n| {
+            let mut counters = Counters { bytes_sent: n, ..Counters::default() };
+            counters.turns.record(60_000);
+            counters.turns.record(2_000_000_000);
+            let encoded = vec![("quote \"x\"".into(), n)];
+            Stats { core, counters, encoded, parked_sessions: n, ..Stats::default() }
         };
         let text = render(Scrape { cores: vec![core(0, 1), core(1, 1 << 60)], uptime: 1.5 });
         for line in [
@@ -114,6 +136,14 @@ mod tests {
             "# TYPE seqcast_parked_sessions gauge",
             "seqcast_parked_sessions{core=\"0\"} 1",
             "seqcast_encoded_total{core=\"0\",event=\"quote \\\"x\\\"\"} 1",
+            "# TYPE seqcast_turn_seconds histogram",
+            "seqcast_turn_seconds_bucket{core=\"1\",le=\"5e-05\"} 0",
+            "seqcast_turn_seconds_bucket{core=\"1\",le=\"0.0001\"} 1",
+            "seqcast_turn_seconds_bucket{core=\"1\",le=\"0.1\"} 1",
+            "seqcast_turn_seconds_bucket{core=\"1\",le=\"+Inf\"} 2",
+            "seqcast_turn_seconds_sum{core=\"1\"} 2.00006",
+            "seqcast_turn_seconds_count{core=\"1\"} 2",
+            "seqcast_max_turn_seconds{core=\"1\"} 2.0",
             "seqcast_uptime_seconds 1.5",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

@@ -7,6 +7,7 @@ use axum::extract::State;
 use serde_json::{Map, Value, json};
 
 use super::admin::{Admin, Refusal};
+use crate::metrics::Histogram;
 use crate::shard::step::{Answer, Ask, Stats};
 
 /// A value that goes up and down.
@@ -66,6 +67,8 @@ fn render(cores: &[Stats], uptime: u64) -> Value {
             row.insert(name.into(), value.into());
             add(&mut sum, name, value);
         }
+        row.insert("turnMicros".into(), turns(&stats.counters.turns));
+        row.insert("maxTurnMicros".into(), (stats.counters.turns.longest_nanos() / 1_000).into());
         per_core.push(Value::Object(row));
         for (name, count) in &stats.encoded {
             let path = paths.entry(&**name).or_insert_with(|| json!({ "direct": 0, "json": 0, "js": 0 }));
@@ -81,6 +84,19 @@ fn render(cores: &[Stats], uptime: u64) -> Value {
 fn values(stats: &Stats) -> impl Iterator<Item = (&'static str, u64)> {
     let counters = stats.counters.rows().into_iter().map(|(name, _, value)| (name, value));
     counters.chain(GAUGES.iter().map(|gauge| (gauge.name, (gauge.of)(stats))))
+}
+
+/// How many turns took up to so many microseconds: `le50` those of up to 50, `le100` these and those of up to 100.
+fn turns(histogram: &Histogram) -> Value {
+    let mut json = Map::new();
+    let mut so_far = 0;
+    for (bound, count) in histogram.buckets() {
+        so_far += count;
+        let name = bound.map_or("leInf".to_owned(), |micros| format!("le{micros}"));
+        json.insert(name, so_far.into());
+    }
+    json.insert("sum".into(), (histogram.sum_nanos() / 1_000).into());
+    json.into()
 }
 
 fn add(sum: &mut Map<String, Value>, name: &str, value: u64) {
@@ -112,5 +128,19 @@ mod tests {
         assert_eq!(json["perCore"][1]["core"], 1);
         assert_eq!(json["perCore"][1]["sent"], 4);
         assert_eq!(json["perCore"][0]["queueDepth"], 10);
+    }
+
+    #[test]
+    fn turns_are_shown_by_core() {
+        let mut counters = Counters::default();
+        for micros in [7, 60, 200_000] {
+            counters.turns.record(micros * 1_000);
+        }
+        let json = render(&[Stats { counters, ..Stats::default() }], 7);
+        let row = &json["perCore"][0];
+        let shown =
+            ["le50", "le100", "le100000", "leInf", "sum"].map(|name| row["turnMicros"][name].as_u64());
+        assert_eq!(shown, [1, 2, 2, 3, 200_067].map(Some));
+        assert_eq!((&row["maxTurnMicros"], &json["turnMicros"]), (&json!(200_000), &Value::Null));
     }
 }

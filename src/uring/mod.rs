@@ -35,6 +35,7 @@
 //! | `neighbours.rs` | what comes from other cores and goes to them |
 //! | `sockets.rs` | the sockets and their operations in flight |
 //! | `core.rs` | the state machine behind the seam |
+//! | `pace.rs` | how long turns take |
 //! | `ring.rs`, `buffers.rs`, `sys.rs` | operations, memory lent to the kernel, system calls: all `unsafe` there is |
 //! | `listen.rs`, `inherit.rs` | addresses; sockets that somebody else opened |
 //! | `start.rs` | whether io_uring can be had |
@@ -48,6 +49,7 @@ mod echo;
 mod inherit;
 mod listen;
 mod neighbours;
+mod pace;
 mod ring;
 mod sockets;
 mod start;
@@ -67,6 +69,7 @@ pub use self::sys::now;
 use self::accept::Accepting;
 use self::buffers::{Intake, Sent};
 use self::neighbours::Mesh;
+use self::pace::{Pace, Phase};
 use self::ring::{Done, Ended, Ring};
 use self::sockets::{Sockets, State};
 use crate::limits::SEND_CHUNK;
@@ -97,6 +100,7 @@ pub struct Driver {
     spin: Duration,
     /// Time of this turn.
     now: Instant,
+    pace: Pace,
     /// Connections whose receive ended for want of buffers.
     starved: Vec<ConnId>,
     /// Connections of the chunk that is being sent, by slot.
@@ -136,6 +140,7 @@ impl Driver {
             mesh: Mesh::default(),
             spin: Duration::ZERO,
             now: sys::now(),
+            pace: Pace::new(),
             starved: Vec::new(),
             chunk: Vec::with_capacity(SEND_CHUNK),
             broken: Vec::with_capacity(SEND_CHUNK),
@@ -168,17 +173,29 @@ impl Driver {
 
     fn turn(&mut self) {
         self.now = sys::now();
+        self.pace.begin(self.now);
         self.ring.collect();
         self.take_handoffs();
         self.act_on_completions();
+        self.pace.pass(Phase::Reap, sys::now());
         self.take_commands();
         self.fire_timers();
         self.send_handoffs();
         let is_rest = self.send_dirty();
+        self.pace.pass(Phase::Sends, self.now);
+        self.ring_bells();
+        self.pace.pass(Phase::HandOver, sys::now());
+        if let Some(line) = self.pace.end(self.core.counters()) {
+            self.log(line);
+            self.ring_bells();
+        }
+        self.submit_or_wait(is_rest);
+    }
+
+    fn ring_bells(&mut self) {
         if let Some(port) = &mut self.port {
             port.flush();
         }
-        self.submit_or_wait(is_rest);
     }
 
     fn act_on_completions(&mut self) {
@@ -283,12 +300,14 @@ impl Driver {
                 self.drain_by = deadline;
             }
             self.step(Input::Command(command));
+            self.pace.pass(Phase::Commands, sys::now());
         }
     }
 
     fn fire_timers(&mut self) {
         if self.core.next_deadline().is_some_and(|when| when <= self.now) {
             self.step(Input::Tick);
+            self.pace.pass(Phase::Timers, sys::now());
         }
         self.give_up_closing();
         self.accept_again();

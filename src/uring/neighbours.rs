@@ -2,8 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::Driver;
+use super::pace::Phase;
 use super::sockets::State;
+use super::{Driver, sys};
 use crate::mesh::{Moving, Parcel};
 use crate::shard::handoff::Batch;
 use crate::shard::step::{ConnId, CoreId, Input, Instant, Transfer};
@@ -54,6 +55,7 @@ impl Driver {
                 self.core.handle(self.now, Input::Handoff { from, handoff });
                 self.settle();
             }
+            self.pace.pass(Phase::Handoffs, sys::now());
             if !batch.is_read() {
                 self.mesh.reading = Some((place, batch));
             } else if let Some(port) = &mut self.port {
@@ -124,6 +126,7 @@ impl Driver {
             neighbours.flush();
             // Connections that paused because of what waited here may go on.
             self.settle();
+            self.pace.pass(Phase::HandOver, sys::now());
         }
     }
 
