@@ -20,6 +20,7 @@ command -v cc >/dev/null || packages+=(build-essential)
 command -v git >/dev/null || packages+=(git)
 command -v python3 >/dev/null || packages+=(python3)
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
+command -v valgrind >/dev/null || packages+=(valgrind)
 command -v node >/dev/null || packages+=(nodejs)
 command -v npm >/dev/null || packages+=(npm)
 if [ ${#packages[@]} -gt 0 ]; then

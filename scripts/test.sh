@@ -10,10 +10,11 @@ mkdir -p "$logs"
 declare -A what=(
     [install]="missing packages" [io_uring]="the kernel's side" [fmt]="formatting" [dependencies]="licences, sources"
     [advisories]="known vulnerabilities" [clippy]="lints" [cargo]="unit, simulation, tidy and server tests"
-    [release]="release build" [conformance]="black-box suite" [soak]="random clients" [foreign]="clients that are not ours"
+    [release]="release build" [instructions]="instructions of the pure core" [conformance]="black-box suite"
+    [soak]="random clients" [foreign]="clients that are not ours"
     [generated]="generated code is fresh" [autobahn]="RFC 6455 test suite"
 )
-order=(install io_uring fmt dependencies advisories clippy cargo release conformance soak foreign generated autobahn)
+order=(install io_uring fmt dependencies advisories clippy cargo release instructions conformance soak foreign generated autobahn)
 
 step_install() { scripts/install.sh; }
 step_io_uring() { scripts/io-uring.py; }
@@ -26,6 +27,7 @@ step_advisories() { scripts/advisories.sh; }
 step_clippy() { cargo clippy --locked --all-targets --quiet -- -D warnings; }
 step_cargo() { cargo test --locked --no-fail-fast; }
 step_release() { cargo build --locked --release; }
+step_instructions() { scripts/instructions.py; }
 step_conformance() { scripts/conformance.sh; }
 step_soak() { scripts/soak.sh 10 2 && FIRST_SEED=3 scripts/soak.sh 10 1 --lossy; }
 step_foreign() { scripts/foreign.sh; }
