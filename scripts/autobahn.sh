@@ -6,8 +6,9 @@
 #   --if-possible   exit 0, loudly, on a machine without CPython 2.7, for which the suite is written
 #   --report DIR    keep the report (HTML and JSON) there
 #
-# SEQCAST_BIN names the binary (the release build by default), AUTOBAHN_PYTHON the CPython 2.7. The suite is installed
-# once, from PyPI, into a virtual environment below ${XDG_CACHE_HOME:-~/.cache}/seqcast.
+# SEQCAST_BIN names the binary (the release build by default), SEQCAST_SERVER__CORES how many cores it serves with
+# (one), AUTOBAHN_PYTHON the CPython 2.7. The suite is installed once, from PyPI, into a virtual environment below
+# ${XDG_CACHE_HOME:-~/.cache}/seqcast.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -21,7 +22,7 @@ while [ $# -gt 0 ]; do
         --if-possible) if_possible=1 ;;
         --report) report=$2; shift ;;
         [0-9]*) sections+=("$1") ;;
-        *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+        *) sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
     shift
 done
@@ -69,7 +70,7 @@ cleanup() {
 trap cleanup EXIT
 report=${report:-$work/report}
 
-"$bin" echo --listen 127.0.0.1:0 > "$work/ready" &
+"$bin" echo --listen 127.0.0.1:0 --cores "${SEQCAST_SERVER__CORES:-1}" > "$work/ready" &
 server=$!
 for _ in $(seq 100); do
     address=$(sed -n 's/^listening //p' "$work/ready")

@@ -13,6 +13,9 @@ pub struct EchoArgs {
     /// WebSocket address, "IP:PORT" or "unix:/path"; again for more
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9400")]
     listen: Vec<String>,
+    /// How many threads serve, each with a listener of its own
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    cores: u16,
 }
 
 pub fn run(args: &EchoArgs) -> Result<(), Failure> {
@@ -24,5 +27,6 @@ pub fn run(args: &EchoArgs) -> Result<(), Failure> {
         // Who started us may not listen any more; the server runs all the same.
         let _ = print(&format!("listening {}\n", bound.join(" ")));
     };
-    run_echo(&config.server.listen, ready).map_err(|error| Failure(error.to_string()))
+    run_echo(&config.server.listen, usize::from(args.cores), ready)
+        .map_err(|error| Failure(error.to_string()))
 }
