@@ -22,7 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use world::World;
 
 /// Seeds of one number of cores.
-const SEEDS: Range<u64> = if cfg!(debug_assertions) { 0..700 } else { 0..2000 };
+const SEEDS: Range<u64> = if cfg!(debug_assertions) { 0..750 } else { 0..2000 };
 
 /// Seeds that once found something.
 const FIXED: [(u64, u16); 13] = [
@@ -88,4 +88,9 @@ fn cores_2() {
 #[test]
 fn cores_3() {
     run_all(3);
+}
+
+#[test]
+fn cores_4() {
+    run_all(4);
 }

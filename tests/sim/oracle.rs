@@ -152,6 +152,7 @@ pub struct Oracle {
     pub numberings: HashMap<(Room, Box<str>), Numbering>,
     pub publishes: Vec<Publish>,
     pub logs: Vec<Log>,
+    pub cores: u16,
     /// With sequence numbers.
     pub resume: bool,
     /// Without sequence numbers: drops cannot happen.
@@ -172,6 +173,7 @@ impl Oracle {
             numberings: HashMap::new(),
             publishes: Vec::new(),
             logs: Vec::new(),
+            cores: plan.cores,
             resume: resume.enabled,
             dropless: plan.config.backpressure.max_queue >= large,
             history: plan.config.replay.history_size as usize,
