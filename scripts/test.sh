@@ -10,11 +10,13 @@ mkdir -p "$logs"
 declare -A what=(
     [install]="missing packages" [io_uring]="the kernel's side" [fmt]="formatting" [dependencies]="licences, sources"
     [advisories]="known vulnerabilities" [clippy]="lints" [cargo]="unit, simulation, tidy and server tests"
-    [release]="release build" [instructions]="instructions of the pure core" [conformance]="black-box suite"
+    [release]="release build" [instructions]="instructions of the pure core"
+    [units]="systemd units" [sandbox]="seccomp filters" [conformance]="black-box suite"
     [soak]="random clients" [foreign]="clients that are not ours"
     [generated]="generated code is fresh" [autobahn]="RFC 6455 test suite"
 )
-order=(install io_uring fmt dependencies advisories clippy cargo release instructions conformance soak foreign generated autobahn)
+order=(install io_uring fmt dependencies advisories clippy cargo release instructions units sandbox conformance soak foreign
+    generated autobahn)
 
 step_install() { scripts/install.sh; }
 step_io_uring() { scripts/io-uring.py; }
@@ -28,6 +30,8 @@ step_clippy() { cargo clippy --locked --all-targets --quiet -- -D warnings; }
 step_cargo() { cargo test --locked --no-fail-fast; }
 step_release() { cargo build --locked --release; }
 step_instructions() { scripts/instructions.py; }
+step_units() { scripts/check-units.sh; }
+step_sandbox() { scripts/check-sandbox.sh; }
 # More cores than this machine may have processors: it has to be right, not fast.
 on_cores() {
     local cores
