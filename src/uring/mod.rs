@@ -8,8 +8,9 @@
 //!    reaping and acting: whatever another core did before one of these completions came about is taken before it.
 //! 4. **Act** on the completions, in order. Received bytes go to the core where they lie, and the buffer goes straight
 //!    back, because a kernel without buffers ends receives. When the core says that what waits for someone should be
-//!    sent first ([`Core::wants_flush`]), the rest stays where it is until the next turn: input is taken no faster than
-//!    output leaves. Then the **commands** of the control thread, again with a budget.
+//!    sent first ([`Core::wants_flush`]), or when [`INPUT_TIME`] is over, the rest stays where it is until the next
+//!    turn: input is taken no faster than output leaves. Then the **commands** of the control thread, again with a
+//!    budget.
 //! 5. **Timers**, after input: who has just been heard from is not idle. Then what there is for other cores is
 //!    **handed over**, and those that sleep are woken, once for all that they were told: they work while this core
 //!    sends.
@@ -78,12 +79,14 @@ use crate::shard::step::{Ask, ConnId, Input, Instant, Level, LogLine, Loss, Outp
 
 /// How long a turn may send before it looks for input again.
 const SEND_TIME: Duration = Duration::from_millis(1);
+/// How long a turn may take input before it sends: one event may have ten thousand receivers.
+const INPUT_TIME: Duration = Duration::from_millis(1);
 /// How long a drained core waits for its peers to close too, within the time of the drain. Peers do so as soon as they
 /// have our close frame, so this is for the frame to arrive.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long a core with a processor of its own goes on turning after a handoff, because another one may follow: about
 /// as long as it takes to wake a sleeper, which also costs the sender a system call.
-const SPIN: Duration = Duration::from_micros(20);
+const SPIN: Duration = Duration::from_micros(5);
 /// Commands of a turn.
 const COMMANDS: usize = 64;
 
@@ -199,7 +202,7 @@ impl Driver {
     }
 
     fn act_on_completions(&mut self) {
-        while !self.core.wants_flush() {
+        while self.takes_input() {
             let Some(done) = self.ring.next() else { break };
             match done {
                 Done::Accepted { listener, socket, armed } => self.on_accepted(listener, socket, armed),
@@ -215,6 +218,11 @@ impl Driver {
         while let Some(conn) = self.starved.pop() {
             self.keep_receiving(conn);
         }
+    }
+
+    /// Whether this turn may take more input: nobody has to be sent to first, and it did not take long yet.
+    pub(in crate::uring) fn takes_input(&self) -> bool {
+        !self.core.wants_flush() && sys::now() < self.now + INPUT_TIME
     }
 
     fn on_received(&mut self, conn: ConnId, mut intake: Intake, armed: bool) {
@@ -292,7 +300,7 @@ impl Driver {
 
     fn take_commands(&mut self) {
         for _ in 0..COMMANDS {
-            if self.core.wants_flush() {
+            if !self.takes_input() {
                 return;
             }
             let Some(command) = self.port.as_mut().and_then(CorePort::take) else { return };

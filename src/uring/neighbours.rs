@@ -41,14 +41,14 @@ impl Driver {
     /// Takes what other cores have sent, as long as what waits for someone need not be sent first.
     pub(super) fn take_handoffs(&mut self) {
         let mut budget = HANDOFFS;
-        while budget > 0 && !self.core.wants_flush() {
+        while budget > 0 && self.takes_input() {
             let Some((place, mut batch)) = self.mesh.reading.take().or_else(|| self.next_batch()) else {
                 return;
             };
             let from = self.neighbour(place);
             self.mesh.last_handoff = Some(self.now);
             while budget > 0
-                && !self.core.wants_flush()
+                && self.takes_input()
                 && let Some(handoff) = batch.take()
             {
                 budget -= 1;
