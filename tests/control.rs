@@ -21,11 +21,11 @@ use serde_json::{Value, json};
 /// What a fake core answers; `None` leaves the question open for good.
 type Script = Arc<dyn Fn(CoreId, &Ask) -> Option<Answer> + Send + Sync>;
 
-/// How a fake core takes an order to end.
+/// When a fake core has drained; it ends when it is let go.
 enum Ends {
-    /// At the first one.
+    /// With the first order.
     AtOnce,
-    /// At the second one; until then it answers.
+    /// With the second one; until then it answers questions.
     AtSecond,
     /// Not at all.
     Never,
@@ -76,7 +76,8 @@ impl Rig {
                 script: Arc::clone(&script),
                 asked: Arc::clone(&asked),
                 orders: control.orders().clone(),
-                orders_to_end: match ends {
+                drains: Vec::new(),
+                orders_to_drain: match ends {
                     Ends::AtOnce => 1,
                     Ends::AtSecond => 2,
                     Ends::Never => usize::MAX,
@@ -123,7 +124,9 @@ struct Fake {
     script: Script,
     asked: Arc<Mutex<Vec<(CoreId, String)>>>,
     orders: Orders,
-    orders_to_end: usize,
+    /// Orders to drain without an answer.
+    drains: Vec<u64>,
+    orders_to_drain: usize,
 }
 
 impl Fake {
@@ -146,14 +149,25 @@ impl Fake {
     fn turn(&mut self) -> bool {
         while let Some(command) = self.port.take() {
             self.asked.lock().unwrap().push((self.core, format!("{:?}", command.ask)));
-            let drain = matches!(command.ask, Ask::Drain { .. });
-            let answer = if drain { Some(Answer::Ok) } else { (self.script)(self.core, &command.ask) };
+            let is_end = matches!(command.ask, Ask::End);
+            let answer = match command.ask {
+                Ask::Drain { .. } => {
+                    self.drains.push(command.ticket);
+                    self.orders_to_drain = self.orders_to_drain.saturating_sub(1);
+                    None
+                }
+                ask => (self.script)(self.core, &ask),
+            };
             if let Some(answer) = answer {
                 self.port.reply(Reply { ticket: command.ticket, answer });
             }
-            self.orders_to_end -= usize::from(drain);
-            if self.orders_to_end == 0 {
-                return true;
+            if self.orders_to_drain == 0 {
+                self.drains
+                    .drain(..)
+                    .for_each(|ticket| self.port.reply(Reply { ticket, answer: Answer::Ok }));
+                if is_end {
+                    return true;
+                }
             }
         }
         false
@@ -209,7 +223,7 @@ fn empty(core: CoreId, ask: &Ask) -> Option<Answer> {
         }
         Ask::Stats => Answer::Stats(Box::new(Stats { core, connected_clients: 2, ..Stats::default() })),
         Ask::Trace => Answer::Trace(Box::default()),
-        Ask::Turn | Ask::ClearTrace | Ask::Reload(_) | Ask::Drain { .. } => Answer::Ok,
+        Ask::Turn | Ask::ClearTrace | Ask::Reload(_) | Ask::Drain { .. } | Ask::End => Answer::Ok,
     })
 }
 

@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(hub.send(0, Ask::Stats).unwrap_err(), Unanswered::Overloaded);
         drop(asked);
         assert_eq!(hub.send(0, Ask::Stats).unwrap_err(), Unanswered::Overloaded, "hanging up frees nothing");
-        hub.order_all(|| Ask::ClearTrace);
+        drop(hub.order_all(|| Ask::ClearTrace));
         let mut last = None;
         while let Some(command) = ports[0].take() {
             ports[0].reply(Reply { ticket: command.ticket, answer: Answer::Ok });

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::admin::{self, Admin};
-use super::hub::{self, Hub};
+use super::hub::{self, Hub, Ordered};
 use super::listen::{AdminSocket, Bounded};
 use super::publisher::Errand;
 use super::supervisor::Supervisor;
@@ -36,6 +36,8 @@ pub enum Order {
     Publish(Errand),
     /// The server listens where this says: tell the supervisor.
     Announce(String),
+    /// No core has a connection any more.
+    Drained,
     /// A core's thread has ended.
     Ended {
         /// Which.
@@ -76,6 +78,7 @@ pub async fn run(
 struct Life {
     hub: Arc<Hub>,
     admin: Arc<Admin>,
+    orders: Orders,
     drain_timeout: Duration,
     bell: Arc<Bell>,
     collector: JoinHandle<io::Result<()>>,
@@ -99,14 +102,14 @@ impl Life {
         let admin = admin_state(&mut parts, Arc::clone(&hub));
         let supervisor = parts.supervisor.take().map(Arc::new);
         if let Some(reload) = parts.signals.take() {
-            tokio_uring::spawn(Ends::new()?.obey(orders));
+            tokio_uring::spawn(Ends::new()?.obey(orders.clone()));
             let hangup = signal(SignalKind::hangup())?;
             tokio_uring::spawn(obey_hangups(hangup, reload, Arc::clone(&hub), supervisor.clone()));
         }
         let server = parts.admin.take().map(|socket| serve(socket, Arc::clone(&admin))).transpose()?;
         let collector = tokio_uring::spawn(collect);
         let (drain_timeout, bell) = (parts.drain_timeout, parts.port.bell);
-        Ok(Life { hub, admin, drain_timeout, bell, collector, server, supervisor })
+        Ok(Life { hub, admin, orders, drain_timeout, bell, collector, server, supervisor })
     }
 
     async fn live(self, mut inbox: UnboundedReceiver<Order>) -> Outcome {
@@ -126,20 +129,19 @@ impl Life {
             };
             // Whoever could give orders is gone: nobody wants this server any more.
             match order.unwrap_or(Order::Stop) {
-                Order::Drain if end_by.is_none() => {
-                    end_by = Some(self.end_within(self.drain_timeout).await);
-                }
+                Order::Drain if end_by.is_none() => end_by = Some(self.drain().await),
                 Order::Drain => {}
+                Order::Drained => end_by = end_by.max(Some(self.dismiss())),
                 Order::Announce(place) => self.announce(&place).await,
                 Order::Publish(errand) => drop(tokio::spawn(errand.run(Arc::clone(&self.hub)))),
-                Order::Stop => end_by = Some(self.end_within(Duration::ZERO).await),
+                Order::Stop => end_by = Some(self.stop().await),
                 Order::Ended { core, error } => {
                     running -= 1;
                     let told = end_by.is_some() && error.is_none();
                     if !told {
                         let why = error.unwrap_or_else(|| "it ended without having been told to".into());
                         outcome.error.get_or_insert(format!("core {core}: {why}"));
-                        end_by = Some(self.end_within(Duration::ZERO).await);
+                        end_by = Some(self.stop().await);
                     }
                 }
             }
@@ -148,20 +150,47 @@ impl Life {
         outcome
     }
 
-    /// Tells every core to end, and says until when that has to be done.
-    async fn end_within(&self, time: Duration) -> Instant {
+    /// Lets every connection end in order, and says until when that has to be done.
+    async fn drain(&self) -> Instant {
+        tracing::info!("draining; connections have {:?} to take what waits for them", self.drain_timeout);
+        let drained = self.close_connections(self.drain_timeout);
+        let end_by = Instant::now() + self.drain_timeout + GRACE;
+        let orders = self.orders.clone();
+        tokio_uring::spawn(async move {
+            // Otherwise a core is stuck, and is left behind.
+            if drained.done().await {
+                orders.tell(Order::Drained);
+            }
+        });
+        self.tell_supervisor(self.drain_timeout).await;
+        end_by
+    }
+
+    /// Cuts whatever is connected and lets the cores go.
+    async fn stop(&self) -> Instant {
+        tracing::info!("stopping at once");
+        self.close_connections(Duration::ZERO);
+        let end_by = self.dismiss();
+        self.tell_supervisor(Duration::ZERO).await;
+        end_by
+    }
+
+    fn close_connections(&self, time: Duration) -> Ordered {
         self.admin.draining.store(true, Ordering::Relaxed);
-        if time.is_zero() {
-            tracing::info!("stopping at once");
-        } else {
-            tracing::info!("draining; connections have {time:?} to take what waits for them");
-        }
-        let (deadline, end_by) = (monotonic() + time, Instant::now() + time + GRACE);
-        self.hub.order_all(|| Ask::Drain { deadline });
+        let deadline = monotonic() + time;
+        self.hub.order_all(|| Ask::Drain { deadline })
+    }
+
+    /// Nobody has any more questions: a core that has drained ends.
+    fn dismiss(&self) -> Instant {
+        self.hub.order_all(|| Ask::End);
+        Instant::now() + GRACE
+    }
+
+    async fn tell_supervisor(&self, time: Duration) {
         if let Some(supervisor) = &self.supervisor {
             supervisor.stopping(time).await;
         }
-        end_by
     }
 
     async fn announce(&self, place: &str) {

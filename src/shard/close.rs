@@ -1,5 +1,5 @@
-//! The end of connections and sessions: closing, losing, parking, taking up again, draining; and the probe that finds
-//! out whether the owner of an id still lives.
+//! The end of connections and sessions: closing, losing, parking, taking up again; and the probe that finds out whether
+//! the owner of an id still lives.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::admit::Access;
 use super::session::{ClientId, Job, NONE, State};
 use super::step::{ConnId, Instant, Level, Output, SessionId};
 use super::timer::{NEVER, Owner};
-use super::{Drain, Overdue, Shard};
+use super::{Overdue, Shard};
 
 /// A ping is on its way to the owner of an id; these requests want the id.
 #[derive(Debug)]
@@ -310,50 +310,5 @@ impl Shard {
     fn take_probe(&mut self, owner: SessionId) -> Vec<ConnId> {
         let Some(at) = self.probes.iter().position(|probe| probe.owner == owner) else { return Vec::new() };
         self.probes.swap_remove(at).waiting
-    }
-
-    /// No new connection; every outbox is flushed, then closed 1001.
-    pub(super) fn on_drain(&mut self, deadline: Instant) {
-        if self.draining.is_some() {
-            return;
-        }
-        self.draining = Some(Drain::Flushing);
-        self.timers.wake(deadline, Owner::Drain);
-        for index in 0..self.conns.len() as u32 {
-            let Some(conn) = self.conns[index as usize].as_ref() else { continue };
-            match conn.state {
-                State::Handshake(_) => self.abort(index),
-                State::Waiting(_) => {
-                    let id = conn.id;
-                    self.judge_again(id);
-                }
-                State::Open => {
-                    let session = conn.session;
-                    self.open_gate(index);
-                    self.add_job(session, Job::Close);
-                }
-                State::Closing => {}
-            }
-        }
-    }
-
-    pub(super) fn on_drain_timer(&mut self) {
-        if self.draining == Some(Drain::Flushing) {
-            self.draining = Some(Drain::Over);
-        }
-        for index in 0..self.conns.len() as u32 {
-            if self.conns[index as usize].is_some() {
-                self.abort(index);
-            }
-        }
-    }
-
-    /// Says that a drain has ended, once.
-    pub(super) fn check_drained(&mut self) {
-        let is_draining = matches!(self.draining, Some(Drain::Flushing | Drain::Over));
-        if is_draining && self.live_conns == 0 {
-            self.draining = Some(Drain::Done);
-            self.outputs.push_back(Output::Drained);
-        }
     }
 }

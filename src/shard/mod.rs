@@ -13,7 +13,8 @@
 //! | `publish` | an event to its receivers; policies |
 //! | `send` | the one place where bytes leave: `fill` and `sent` |
 //! | `resume` | hello, resume, replays, adoption |
-//! | `close` | closing, losing, parking, ending, draining |
+//! | `close` | closing, losing, parking, ending |
+//! | `drain` | the end of the core in good order |
 //! | `query`, `listing` | answers to the control thread, and to `GET /health` and `/clients` |
 //! | `store`, `outbox`, `session`, `topic`, `lane`, `admit`, `timer`, `trace`, `handoff`, `census` | what they hold |
 
@@ -25,6 +26,7 @@ pub mod handoff;
 pub mod step;
 
 mod close;
+mod drain;
 mod lane;
 mod listing;
 mod member;
@@ -57,6 +59,7 @@ use crate::wire::frame::Bounds;
 use admit::Admission;
 use census::Census;
 use close::Probe;
+use drain::Drain;
 use listing::Listing;
 use neighbours::Neighbours;
 use publish::Receipts;
@@ -164,17 +167,6 @@ pub struct Shard {
 enum Overdue {
     Slow(u32),
     Exhausted(u32),
-}
-
-/// How far a drain has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Drain {
-    /// Outboxes are being flushed.
-    Flushing,
-    /// The deadline has passed: whoever comes is turned away.
-    Over,
-    /// The control thread was told.
-    Done,
 }
 
 /// The extension that the server's hello names; a client that names it too may get its messages.
@@ -467,7 +459,7 @@ impl Shard {
         assert!(self.conns[index as usize].is_none(), "the driver reuses a place that is not free");
         self.conns[index as usize] = Some(conn);
         self.live_conns += 1;
-        if self.draining == Some(Drain::Over) {
+        if self.is_drain_over() {
             self.abort(index);
             return;
         }

@@ -49,9 +49,10 @@ impl Shard {
                 Answer::Ok
             }
             Ask::Drain { deadline } => {
-                self.on_drain(deadline);
-                Answer::Ok
+                self.on_drain(ticket, deadline);
+                return;
             }
+            Ask::End => Answer::Ok,
         };
         self.reply(ticket, answer);
     }

@@ -324,12 +324,15 @@ pub enum Ask {
     ClearTrace,
     /// New authentication and rate settings.
     Reload(Arc<super::admit::Admission>),
-    /// Refuse upgrades, flush every outbox, close 1001. Abort what is left at the deadline; [`Output::Drained`] at the
-    /// end.
+    /// Refuse upgrades, flush every outbox, close 1001, in slots spread over the first half of the time. Abort what is
+    /// left at the deadline. Answered at the end, which [`Output::Drained`] tells the driver. Again: with a deadline
+    /// that may be earlier.
     Drain {
         /// When to give up.
         deadline: Instant,
     },
+    /// Nothing more will be asked. For the driver: it ends once the core has drained.
+    End,
 }
 
 /// Answer to a [`Command`].

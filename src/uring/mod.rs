@@ -118,6 +118,8 @@ pub struct Driver {
     drain_by: Instant,
     /// The core has no connections any more.
     is_drained: bool,
+    /// The control thread has no more questions.
+    is_dismissed: bool,
 }
 
 impl Driver {
@@ -151,6 +153,7 @@ impl Driver {
             acknowledged: Vec::new(),
             drain_by: Instant(0),
             is_drained: false,
+            is_dismissed: false,
         })
     }
 
@@ -164,14 +167,19 @@ impl Driver {
         self.ring.missing()
     }
 
-    /// Turns until the core has drained, and until the connections that it has closed are closed by their peers too or
-    /// [`FAREWELL`] is over.
+    /// Turns until the core has drained and the control thread has let it go ([`Ask::End`]), and until the connections
+    /// that it has closed are closed by their peers too or [`FAREWELL`] is over.
     pub fn run(mut self) {
         self.arm_accepts();
         self.arm_bell();
-        while !self.is_drained || !(self.sockets.is_empty() || self.now >= self.drain_by) {
+        while !self.may_end() {
             self.turn();
         }
+    }
+
+    fn may_end(&self) -> bool {
+        let is_over = self.sockets.is_empty() || self.now >= self.drain_by;
+        self.is_drained && self.is_dismissed && is_over
     }
 
     fn turn(&mut self) {
@@ -304,8 +312,10 @@ impl Driver {
                 return;
             }
             let Some(command) = self.port.as_mut().and_then(CorePort::take) else { return };
-            if let Ask::Drain { deadline } = command.ask {
-                self.drain_by = deadline;
+            match command.ask {
+                Ask::Drain { deadline } => self.drain_by = deadline,
+                Ask::End => self.is_dismissed = true,
+                _ => {}
             }
             self.step(Input::Command(command));
             self.pace.pass(Phase::Commands, sys::now());
@@ -450,7 +460,7 @@ impl Driver {
         if is_busy || !self.may_sleep() {
             return self.ring.submit();
         }
-        let drained = self.is_drained.then_some(self.drain_by);
+        let drained = (self.is_drained && self.is_dismissed).then_some(self.drain_by);
         let deadlines = [self.core.next_deadline(), self.next_closing(), self.accepting.again(), drained];
         let limit = deadlines.iter().flatten().min().map(|when| when.0.saturating_sub(self.now.0));
         self.ring.wait(limit.map(Duration::from_nanos));

@@ -2,7 +2,6 @@
 
 use crate::rig::{Rig, Seen, config, events};
 use Seen::Resumed;
-use seqcast::shard::step::{Ask, Instant};
 
 #[test]
 fn events_are_numbered_from_one_and_replayed_on_demand() {
@@ -291,8 +290,7 @@ fn a_late_hello_during_a_drain_may_be_the_last_thing_that_happens() {
     rig.pass(1000);
     rig.stall(b, 0);
     rig.publish_padded("t", 3, 200);
-    let deadline = Instant(rig.now + 5_000_000_000);
-    rig.ask(Ask::Drain { deadline });
+    rig.drain(5_000);
     // Everything that waits leaves under the byte budget: nothing keeps the drain's close back any more.
     rig.publish_padded("t", 4, 4000);
     rig.hello(b, 1);

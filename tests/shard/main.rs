@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bounds;
+mod drain;
 mod hello;
 mod hostile;
 mod policy;

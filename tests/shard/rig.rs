@@ -209,6 +209,13 @@ impl Rig {
         }
     }
 
+    /// Orders a drain that may take so long; it is answered at its end.
+    pub fn drain(&mut self, ms: u64) {
+        self.ticket += 1;
+        let deadline = Instant(self.now + ms * 1_000_000);
+        self.input(Input::Command(Command { ticket: self.ticket, ask: Ask::Drain { deadline } }));
+    }
+
     pub fn publish_padded(&mut self, topic: &str, n: i64, pad: usize) {
         let event = self.schema.by_name("quote").expect("built in");
         let symbol = "x".repeat(pad);
