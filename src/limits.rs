@@ -47,6 +47,8 @@ pub const LISTING_BYTES: usize = 2 << 20;
 pub const IDLE_TOPICS: usize = 65_536;
 /// Largest sequence number: 2^53-1, the largest exact integer of a JSON number (docs/PROTOCOL.md, section 2).
 pub const MAX_SEQ: u64 = (1 << 53) - 1;
+/// Largest payload that a state file may hold, bytes.
+pub const SAVED_EVENT_BYTES: usize = 1 << 30;
 /// Largest body of an admin request, bytes; more is answered 413.
 pub const ADMIN_BODY_BYTES: usize = 16 << 20;
 /// Bodies of admin requests that are held at one time, bytes together; further requests wait.

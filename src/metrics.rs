@@ -84,6 +84,8 @@ counters! {
     parked_expired "parkedExpired";
     /// Sessions started again at 1 because a new process came with their id.
     sessions_restarted "sessionsRestarted";
+    /// Parked sessions taken over from a process before this one.
+    sessions_restored "sessionsRestored";
     /// Connections that took a session over from a live one.
     takeovers "takeovers";
     /// Connections accepted.

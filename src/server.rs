@@ -27,6 +27,7 @@ mod plan;
 mod ready;
 mod reload;
 mod start;
+mod state;
 
 pub use crate::control::{PublishError, Published, Publisher};
 pub use bind::Addresses;

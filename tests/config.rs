@@ -205,10 +205,6 @@ fn errors_in_the_file_name_its_line() {
             "c.toml:2: rpc.quote: \"nats:x\" is not available in this build; write \"echo\"",
         ),
         (
-            "[state]\nfile = \"/x\"\n",
-            "c.toml:2: state.file: keeping state in a file is not available in this build; write \"\"",
-        ),
-        (
             "[inbound.chat]\nsend = \"broadcast\"\n",
             "c.toml:1: inbound.chat: a table is no rule; a name with dots is one key in quotes, as \"chat.x\" = \
              \"...\"",

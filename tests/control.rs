@@ -63,6 +63,7 @@ impl Rig {
             admin: Some(socket),
             token: token.into(),
             drain_timeout: Duration::from_secs(30),
+            state: None,
             signals: None,
             supervisor,
         })
@@ -224,6 +225,7 @@ fn empty(core: CoreId, ask: &Ask) -> Option<Answer> {
         Ask::Stats => Answer::Stats(Box::new(Stats { core, connected_clients: 2, ..Stats::default() })),
         Ask::Trace => Answer::Trace(Box::default()),
         Ask::Turn | Ask::ClearTrace | Ask::Reload(_) | Ask::Drain { .. } | Ask::End => Answer::Ok,
+        Ask::Save => Answer::Saved(Box::default()),
     })
 }
 

@@ -142,7 +142,7 @@ keys! {
         parked_bytes: |c| Slot::Bytes(&mut c.resume.parked_bytes, 0..=TIB);
     }
     state {
-        file: |c| Slot::Text(&mut c.state.file, no_path_yet);
+        file: |c| Slot::Text(&mut c.state.file, any_path);
     }
     trace {
         capacity: |c| Slot::Count(&mut c.trace.capacity, 0..=MOST_EVENTS);
@@ -158,14 +158,6 @@ fn any_path(text: &str) -> Result<(), Fault> {
     match text.contains('\0') {
         true => Err((format!("{} is no path", quoted(text)), "leave the zero byte out".into())),
         false => Ok(()),
-    }
-}
-
-/// State that survives a restart: better refused than silently not kept.
-fn no_path_yet(text: &str) -> Result<(), Fault> {
-    match text {
-        "" => Ok(()),
-        _ => Err(("keeping state in a file is not available in this build".into(), "write \"\"".into())),
     }
 }
 

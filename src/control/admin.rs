@@ -86,6 +86,9 @@ impl From<Unanswered> for Refusal {
         let (code, message) = match why {
             Unanswered::Overloaded => ("overloaded", "too many requests wait for a core; try again later"),
             Unanswered::Ended => ("stopping", "the server is stopping; ask another one"),
+            Unanswered::Draining => {
+                ("draining", "the server saves its state and ends; ask the one that comes after it")
+            }
         };
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, code, message)
     }
@@ -141,7 +144,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
 /// A core that is stuck is worth a restart; one that has ended is not: the server is stopping.
 async fn alive(State(admin): State<Arc<Admin>>) -> Result<&'static str, Refusal> {
     match timeout(Duration::from_secs(LIVENESS_SECONDS), admin.hub.ask_all(|| Ask::Turn)).await {
-        Ok(Ok(_) | Err(Unanswered::Ended)) => Ok("ok\n"),
+        Ok(Ok(_) | Err(Unanswered::Ended | Unanswered::Draining)) => Ok("ok\n"),
         Ok(Err(Unanswered::Overloaded)) | Err(_) => {
             let message = "a core does not answer; restart the server, and please report it";
             Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stuck", message))

@@ -19,6 +19,8 @@ pub enum Unanswered {
     Overloaded,
     /// The core has ended.
     Ended,
+    /// The state of the server is being saved: nothing is published any more.
+    Draining,
 }
 
 /// An answer that will come.
@@ -40,6 +42,15 @@ impl Ordered {
         }
         !self.is_missed
     }
+
+    /// Waits for what every core says, in their order; none when one of them has nothing to say.
+    pub async fn answers(self) -> Option<Vec<Answer>> {
+        let mut answers = Vec::with_capacity(self.pending.len());
+        for pending in self.pending {
+            answers.push(pending.await.ok()?);
+        }
+        Some(answers).filter(|_| !self.is_missed)
+    }
 }
 
 /// All cores, as the control thread sees them.
@@ -59,12 +70,20 @@ struct Line {
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     next_ticket: u64,
     ended: bool,
+    /// Nothing is published any more.
+    sealed: bool,
 }
 
 impl Hub {
     /// One line to each core, in their order.
     pub fn new(seed: u64, commands: Vec<Commands>) -> Hub {
-        let line = |commands| Line { commands, waiting: HashMap::new(), next_ticket: 0, ended: false };
+        let line = |commands| Line {
+            commands,
+            waiting: HashMap::new(),
+            next_ticket: 0,
+            ended: false,
+            sealed: false,
+        };
         Hub { seed, lines: commands.into_iter().map(|c| Mutex::new(line(c))).collect() }
     }
 
@@ -134,7 +153,7 @@ impl Hub {
             let sent = self.line(core).send(ask(), UNANSWERED_COMMANDS + RESERVED_COMMANDS);
             match sent {
                 Ok(pending) => ordered.pending.push(pending),
-                Err(Unanswered::Ended) => {}
+                Err(Unanswered::Ended | Unanswered::Draining) => {}
                 Err(Unanswered::Overloaded) => {
                     ordered.is_missed = true;
                     tracing::error!(core, "the core answers nothing any more; it did not get an order");
@@ -142,6 +161,15 @@ impl Hub {
             }
         }
         ordered
+    }
+
+    /// Asks every core, which must have drained, for what outlives the process. Nothing is published from here on; what
+    /// was before is answered before this, and is in what they say.
+    pub fn save(&self) -> Ordered {
+        for core in self.core_ids() {
+            self.line(core).sealed = true;
+        }
+        self.order_all(|| Ask::Save)
     }
 
     /// Numbers of all cores.
@@ -177,6 +205,9 @@ impl Line {
     fn send(&mut self, ask: Ask, most: usize) -> Result<Pending, Unanswered> {
         if self.ended {
             return Err(Unanswered::Ended);
+        }
+        if self.sealed && matches!(ask, Ask::Publish { .. }) {
+            return Err(Unanswered::Draining);
         }
         if self.waiting.len() >= most {
             return Err(Unanswered::Overloaded);

@@ -15,6 +15,7 @@ use super::admin::{self, Admin};
 use super::hub::{self, Hub, Ordered};
 use super::listen::{AdminSocket, Bounded};
 use super::publisher::Errand;
+use super::save::{self, Destination};
 use super::supervisor::Supervisor;
 use super::{Orders, Parts, Reload, admin_state, watch};
 use crate::mesh::Bell;
@@ -38,6 +39,8 @@ pub enum Order {
     Announce(String),
     /// No core has a connection any more.
     Drained,
+    /// The state is in its file, or will never be.
+    Saved,
     /// A core's thread has ended.
     Ended {
         /// Which.
@@ -80,6 +83,7 @@ struct Life {
     admin: Arc<Admin>,
     orders: Orders,
     drain_timeout: Duration,
+    state: Option<Destination>,
     bell: Arc<Bell>,
     collector: JoinHandle<io::Result<()>>,
     server: Option<Server>,
@@ -109,7 +113,9 @@ impl Life {
         let server = parts.admin.take().map(|socket| serve(socket, Arc::clone(&admin))).transpose()?;
         let collector = tokio_uring::spawn(collect);
         let (drain_timeout, bell) = (parts.drain_timeout, parts.port.bell);
-        Ok(Life { hub, admin, orders, drain_timeout, bell, collector, server, supervisor })
+        let schema = Arc::clone(&parts.schema);
+        let state = parts.state.take().map(|path| Destination { path, schema, unwanted: Arc::default() });
+        Ok(Life { hub, admin, orders, drain_timeout, state, bell, collector, server, supervisor })
     }
 
     async fn live(self, mut inbox: UnboundedReceiver<Order>) -> Outcome {
@@ -131,7 +137,8 @@ impl Life {
             match order.unwrap_or(Order::Stop) {
                 Order::Drain if end_by.is_none() => end_by = Some(self.drain().await),
                 Order::Drain => {}
-                Order::Drained => end_by = end_by.max(Some(self.dismiss())),
+                Order::Drained => end_by = end_by.max(Some(self.save().await)),
+                Order::Saved => end_by = end_by.max(Some(self.dismiss())),
                 Order::Announce(place) => self.announce(&place).await,
                 Order::Publish(errand) => drop(tokio::spawn(errand.run(Arc::clone(&self.hub)))),
                 Order::Stop => end_by = Some(self.stop().await),
@@ -166,9 +173,27 @@ impl Life {
         end_by
     }
 
-    /// Cuts whatever is connected and lets the cores go.
+    /// Saves the state, if it is to be, and says until when that has to be done.
+    async fn save(&self) -> Instant {
+        let wanted = self.state.as_ref().filter(|state| !state.unwanted.load(Ordering::Relaxed));
+        let Some(state) = wanted.cloned() else { return self.dismiss() };
+        let (hub, orders) = (Arc::clone(&self.hub), self.orders.clone());
+        tokio_uring::spawn(async move {
+            save::save(&hub, &state).await;
+            orders.tell(Order::Saved);
+        });
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.saving(save::PATIENCE).await;
+        }
+        Instant::now() + save::PATIENCE + GRACE
+    }
+
+    /// Cuts whatever is connected and lets the cores go. A state that is not whole yet never will be.
     async fn stop(&self) -> Instant {
         tracing::info!("stopping at once");
+        if let Some(state) = &self.state {
+            state.unwanted.store(true, Ordering::Relaxed);
+        }
         self.close_connections(Duration::ZERO);
         let end_by = self.dismiss();
         self.tell_supervisor(Duration::ZERO).await;

@@ -17,12 +17,15 @@ mod merge;
 mod prometheus;
 mod publish;
 mod publisher;
+mod save;
+pub mod state;
 mod stats;
 mod supervisor;
 mod trace;
 mod watch;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
@@ -64,6 +67,8 @@ pub struct Parts {
     pub token: String,
     /// How long a drain may take.
     pub drain_timeout: Duration,
+    /// Where the state goes at the end of a drain; none = nowhere.
+    pub state: Option<PathBuf>,
     /// Some: SIGTERM and SIGINT drain, a second one stops at once, SIGHUP calls this.
     pub signals: Option<Reload>,
     /// Who is told how it goes.

@@ -63,7 +63,7 @@ impl From<Unanswered> for PublishError {
     fn from(why: Unanswered) -> PublishError {
         match why {
             Unanswered::Overloaded => PublishError::Overloaded,
-            Unanswered::Ended => PublishError::Ended,
+            Unanswered::Ended | Unanswered::Draining => PublishError::Ended,
         }
     }
 }

@@ -81,6 +81,12 @@ impl Supervisor {
         self.say(&[NotifyState::Stopping, extend, NotifyState::Status(&status)]).await;
     }
 
+    /// Connections have ended, and the state is saved, which may take so long.
+    pub async fn saving(&self, time: Duration) {
+        let most = u32::try_from((time + MARGIN).as_micros()).unwrap_or(u32::MAX);
+        self.say(&[NotifyState::ExtendTimeoutUsec(most), NotifyState::Status("saving the state")]).await;
+    }
+
     /// One line that says how it goes.
     pub async fn status(&self, status: &str) {
         self.say(&[NotifyState::Status(status)]).await;

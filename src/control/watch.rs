@@ -54,7 +54,9 @@ pub async fn report(supervisor: Arc<Supervisor>, admin: Arc<Admin>) {
                     supervisor.status(&totals.status(per_second, is_draining)).await;
                 }
             }
-            Err(Unanswered::Overloaded) => supervisor.status("too many requests wait for a core").await,
+            Err(Unanswered::Overloaded | Unanswered::Draining) => {
+                supervisor.status("too many requests wait for a core").await
+            }
             Err(Unanswered::Ended) => return,
         }
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -12,11 +13,13 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::bind::{Addresses, Bound, SocketFiles, bind};
 use super::plan::Plan;
+use super::state::{self, StateFile};
 use crate::control::{Control, Orders, Parts, Publisher, Reload, Supervisor};
 use crate::limits::{RESERVED_DESCRIPTORS, STAGED_BYTES};
 use crate::mesh::{self, CorePort};
 use crate::schema::Schema;
 use crate::shard::census::Census;
+use crate::shard::split::{Restored, split};
 use crate::shard::step::CoreId;
 use crate::shard::{Setup, Shard};
 use crate::uring::{self, Core, Driver, Inherited, ListenError, Listener};
@@ -31,6 +34,15 @@ pub enum StartError {
     Listen(ListenError),
     /// The kernel gives a core no ring.
     Ring(uring::StartError),
+    /// State cannot be kept in the file.
+    State {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        step: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
     /// Anything else.
     System {
         /// What was attempted.
@@ -45,6 +57,14 @@ impl fmt::Display for StartError {
         match self {
             StartError::Listen(e) => e.fmt(f),
             StartError::Ring(e) => e.fmt(f),
+            StartError::State { path, step, error } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "state.file: {path}: {step}: {error}; name a file in a folder that this user may write to, or \"\" \
+                     for none"
+                )
+            }
             StartError::System { step, error } => {
                 write!(f, "cannot start: {step}: {error}; `seqcast doctor` looks at what is needed")
             }
@@ -146,18 +166,25 @@ impl Drop for Running {
 }
 
 impl Threads {
-    fn start(cores: Vec<CoreParts>, parts: Parts) -> Result<Threads, StartError> {
+    /// `state`: what the cores take up; nobody else may take it up behind them.
+    fn start(cores: Vec<CoreParts>, parts: Parts, state: Option<&StateFile>) -> Result<Threads, StartError> {
         let mut starting = Vec::with_capacity(cores.len());
-        match Threads::start_control(cores, parts, &mut starting) {
-            Ok(control) => {
-                let cores = starting.into_iter().map(|core| core.go(control.orders())).collect();
-                Ok(Threads { control, cores })
-            }
+        let give_up = |starting: Vec<Starting>| starting.into_iter().for_each(Starting::give_up);
+        let control = match Threads::start_control(cores, parts, &mut starting) {
+            Ok(control) => control,
             Err(e) => {
-                starting.into_iter().for_each(Starting::give_up);
-                Err(e)
+                give_up(starting);
+                return Err(e);
             }
+        };
+        if let Some(Err(e)) = state.map(StateFile::discard) {
+            control.orders().stop();
+            give_up(starting);
+            control.join();
+            return Err(e);
         }
+        let cores = starting.into_iter().map(|core| core.go(control.orders())).collect();
+        Ok(Threads { control, cores })
     }
 
     fn start_control(
@@ -202,13 +229,18 @@ pub(super) struct Foreground {
 /// Starts everything.
 pub(super) fn start(plan: Plan, foreground: Foreground) -> Result<Running, StartError> {
     let Foreground { inherited, signals, supervisor } = foreground;
+    let (state, saved) = state::take(&plan.config.state.file, &plan.schema)?.unzip();
     let open_files = uring::raise_open_files();
     let Bound { listeners, admin, addresses, files } =
         bind(&plan.config, inherited, plan.processors.len()).map_err(StartError::Listen)?;
     let (port, ports) = mesh::connect(plan.processors.len()).map_err(system("make bells"))?;
     let seed = RandomState::new().hash_one("seed");
     let schema = Arc::clone(&plan.schema);
-    let cores = CoreParts::of(&plan, seed, open_files, ports.into_iter().zip(listeners));
+    let mut cores = CoreParts::of(&plan, seed, open_files, ports.into_iter().zip(listeners));
+    let restored = saved.map(|saved| split(saved, seed, cores.len() as CoreId));
+    for (core, restored) in cores.iter_mut().zip(restored.into_iter().flatten()) {
+        core.restored = Some(restored);
+    }
     let parts = Parts {
         port,
         seed,
@@ -216,10 +248,11 @@ pub(super) fn start(plan: Plan, foreground: Foreground) -> Result<Running, Start
         admin,
         token: plan.config.admin.token.clone(),
         drain_timeout: plan.config.server.drain_timeout,
+        state: state.as_ref().map(|state| state.path().to_path_buf()),
         signals,
         supervisor,
     };
-    let threads = Threads::start(cores, parts)?;
+    let threads = Threads::start(cores, parts, state.as_ref())?;
     let orders = threads.control.orders().clone();
     Ok(Running { addresses, schema, orders, threads: Some(threads), _files: files })
 }
@@ -245,6 +278,7 @@ struct CoreParts {
     port: CorePort,
     files: u32,
     most_sockets: usize,
+    restored: Option<Restored>,
 }
 
 /// Sockets that each of `cores` cores may have where so many files may be open.
@@ -293,6 +327,7 @@ impl CoreParts {
             port,
             files,
             most_sockets,
+            restored: None,
         };
         ends.zip(&plan.processors).enumerate().map(part).collect()
     }
@@ -309,12 +344,20 @@ impl CoreParts {
     fn run(self, able: &Sender<Result<(), uring::StartError>>, word: &Receiver<Orders>) {
         let core = self.core;
         let pinned = self.processor.map(pin);
-        let shard = Core::Shard(Box::new(Shard::new(self.setup)));
-        let mut driver =
-            match Driver::new(shard, self.listeners, Some(self.port), self.files, self.most_sockets) {
-                Ok(driver) => driver,
-                Err(e) => return drop(able.send(Err(e))),
-            };
+        let mut shard = Box::new(Shard::new(self.setup));
+        if let Some(restored) = self.restored {
+            shard.restore(uring::now(), &restored);
+        }
+        let mut driver = match Driver::new(
+            Core::Shard(shard),
+            self.listeners,
+            Some(self.port),
+            self.files,
+            self.most_sockets,
+        ) {
+            Ok(driver) => driver,
+            Err(e) => return drop(able.send(Err(e))),
+        };
         if self.is_alone {
             driver.own_processor();
         }

@@ -168,9 +168,7 @@ impl Shard {
         self.parked += 1;
         self.counters.parked += 1;
         self.parked_order.push_back((self.session_id(session), now));
-        while self.parked > self.config.resume.max_parked {
-            self.end_oldest_parked();
-        }
+        self.end_parked_over_limit();
         if self.parked_order.len() > 2 * self.parked as usize + 64 {
             let sessions = &self.sessions;
             self.parked_order.retain(|(id, at)| {
@@ -179,6 +177,12 @@ impl Shard {
                     found.generation == id.generation && found.is_parked() && found.last_event == *at
                 })
             });
+        }
+    }
+
+    pub(super) fn end_parked_over_limit(&mut self) {
+        while self.parked > self.config.resume.max_parked {
+            self.end_oldest_parked();
         }
     }
 

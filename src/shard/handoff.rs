@@ -130,6 +130,11 @@ pub enum Handoff<'a> {
     Hold,
     /// The opposite of `Hold`.
     Release,
+    /// Whatever was handed on before this has arrived; for a core whose state is saved.
+    Flush {
+        /// 1, then 2.
+        round: u8,
+    },
 }
 
 /// Recent events of a topic with their numbers, oldest first.
@@ -169,9 +174,10 @@ enum Tag {
     Listed,
     Hold,
     Release,
+    Flush,
 }
 
-const TAGS: [Tag; 13] = [
+const TAGS: [Tag; 14] = [
     Tag::Number,
     Tag::Numbered,
     Tag::Deliver,
@@ -185,6 +191,7 @@ const TAGS: [Tag; 13] = [
     Tag::Listed,
     Tag::Hold,
     Tag::Release,
+    Tag::Flush,
 ];
 
 /// In place of the length of a body: it is the next of the large ones.
@@ -330,6 +337,7 @@ impl Batch {
                 self.text(rows.unwrap_or_default());
             }
             Handoff::Hold | Handoff::Release => {}
+            Handoff::Flush { round } => self.bytes.push(*round),
         }
     }
 }
@@ -350,6 +358,7 @@ impl Handoff<'_> {
             Handoff::Listed { .. } => Tag::Listed,
             Handoff::Hold => Tag::Hold,
             Handoff::Release => Tag::Release,
+            Handoff::Flush { .. } => Tag::Flush,
         }
     }
 }
@@ -463,6 +472,7 @@ impl<'a> Reader<'a> {
             }
             Tag::Hold => Handoff::Hold,
             Tag::Release => Handoff::Release,
+            Tag::Flush => Handoff::Flush { round: self.byte() },
         }
     }
 }
@@ -568,6 +578,7 @@ mod tests {
             Handoff::Listed { conn, rows: None },
             Handoff::Hold,
             Handoff::Release,
+            Handoff::Flush { round: 2 },
             Handoff::Numbered { topic: "last", topic_seq: 1, event: shared(1), receipt: Some(1) },
         ];
         let mut batch = Batch::default();

@@ -155,7 +155,7 @@ impl Shard {
         None
     }
 
-    fn enter(&mut self, session: u32, room: u32, origin: Origin) {
+    pub(super) fn enter(&mut self, session: u32, room: u32, origin: Origin) {
         let members = &mut self.rooms.room_mut(room).members;
         let place = u32::try_from(members.len()).expect("members are bounded by sessions");
         members.push(session);

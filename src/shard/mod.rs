@@ -15,6 +15,7 @@
 //! | `resume` | hello, resume, replays, adoption |
 //! | `close` | closing, losing, parking, ending |
 //! | `drain` | the end of the core in good order |
+//! | `save`, `saved`, `split`, `restore` | what outlives the process |
 //! | `query`, `listing` | answers to the control thread, and to `GET /health` and `/clients` |
 //! | `store`, `outbox`, `session`, `topic`, `lane`, `admit`, `timer`, `trace`, `handoff`, `census` | what they hold |
 
@@ -23,6 +24,8 @@
 pub mod admit;
 pub mod census;
 pub mod handoff;
+pub mod saved;
+pub mod split;
 pub mod step;
 
 mod close;
@@ -35,7 +38,9 @@ mod outbox;
 mod publish;
 mod query;
 mod receive;
+mod restore;
 mod resume;
+mod save;
 mod send;
 mod session;
 mod store;
@@ -63,6 +68,7 @@ use drain::Drain;
 use listing::Listing;
 use neighbours::Neighbours;
 use publish::Receipts;
+use save::Saving;
 use session::{Conn, NONE, Session, State};
 pub use step::Filled;
 use step::{ConnId, CoreId, EventIndex, Input, Instant, Level, LogLine, Output, Peer, RoomKind, SessionId};
@@ -136,6 +142,7 @@ pub struct Shard {
     connected: u32,
     inbound_bytes: u64,
     draining: Option<Drain>,
+    saving: Saving,
     /// Connections in whatever state.
     live_conns: u32,
 
@@ -217,6 +224,7 @@ impl Shard {
             connected: 0,
             inbound_bytes: 0,
             draining: None,
+            saving: Saving::default(),
             live_conns: 0,
             encoder: Encoder::new(),
             lane_buffers: Vec::new(),

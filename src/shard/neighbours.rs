@@ -148,6 +148,7 @@ impl Shard {
             Handoff::Listed { conn, rows } => self.on_listed(conn, rows),
             Handoff::Hold => self.neighbours.holds[usize::from(from)] = true,
             Handoff::Release => self.neighbours.holds[usize::from(from)] = false,
+            Handoff::Flush { round } => self.on_flush(round),
         }
     }
 

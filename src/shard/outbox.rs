@@ -81,6 +81,32 @@ impl Outbox {
         }
     }
 
+    /// The outbox of a parked session as it was; entries as (slot, unsent, skipped). The next connection begins with
+    /// all that waits behind a replay, so nothing is counted as waiting.
+    pub fn restored(
+        oldest: u64,
+        cursor: u64,
+        lost_to: u64,
+        dropped: u64,
+        entries: impl Iterator<Item = (Slot, bool, bool)>,
+    ) -> Outbox {
+        let mut outbox = Outbox { oldest, next: oldest, lost_to, dropped, ..Outbox::new() };
+        for (slot, unsent, skipped) in entries {
+            let seq = outbox.push(slot, 0);
+            let place = outbox.place(seq);
+            outbox.ring[place] = slot | if unsent { UNSENT } else { 0 } | if skipped { SKIPPED } else { 0 };
+            outbox.skipped += u32::from(skipped && seq >= cursor);
+        }
+        outbox.cursor = cursor;
+        outbox.shield_all();
+        outbox
+    }
+
+    /// The highest number that left the ring unsent; 0 = none.
+    pub fn lost_to(&self) -> u64 {
+        self.lost_to
+    }
+
     /// The oldest retained number; equal to [`Outbox::next`] when nothing is retained.
     pub fn oldest(&self) -> u64 {
         self.oldest

@@ -52,6 +52,10 @@ impl Shard {
                 self.on_drain(ticket, deadline);
                 return;
             }
+            Ask::Save => {
+                self.on_save(ticket);
+                return;
+            }
             Ask::End => Answer::Ok,
         };
         self.reply(ticket, answer);

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::admit::{Access, Bucket};
 use super::lane::Lane;
 use super::outbox::Outbox;
@@ -36,7 +38,7 @@ pub struct Membership {
 }
 
 /// Who made a membership.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
     /// The identity: given at every open.
     Identity,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::metrics::Counters;
 
@@ -222,7 +223,7 @@ pub struct LogLine {
 pub use crate::schema::EventIndex;
 
 /// Kind of a room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RoomKind {
     /// Clients subscribe; may have a history.
     Topic,
@@ -331,6 +332,9 @@ pub enum Ask {
         /// When to give up.
         deadline: Instant,
     },
+    /// What of this core outlives the process. To be asked of all cores, once, when all of them have drained; behind it
+    /// nothing may be published.
+    Save,
     /// Nothing more will be asked. For the driver: it ends once the core has drained.
     End,
 }
@@ -385,6 +389,8 @@ pub enum Answer {
     Stats(Box<Stats>),
     /// Trace.
     Trace(Box<TracePage>),
+    /// What outlives the process.
+    Saved(Box<super::saved::Saved>),
 }
 
 /// A connected client.

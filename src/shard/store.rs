@@ -158,6 +158,13 @@ impl Store {
         }
     }
 
+    /// An event that has left already, pinned: entries that point at it find nothing.
+    pub fn insert_gone(&mut self) -> Slot {
+        let slot = self.insert(0, 0, &[]);
+        self.drop_frame(slot);
+        slot
+    }
+
     /// The frame, none when it left under a byte budget.
     pub fn frame(&self, slot: Slot) -> Option<&[u8]> {
         let event = &self.events[slot as usize];
@@ -312,6 +319,16 @@ impl Store {
     /// Events whose bytes are stored.
     pub fn stored(&self) -> u64 {
         self.stored
+    }
+
+    /// Slots are below this.
+    pub fn places(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Events that were stored later are younger: theirs is higher.
+    pub fn age(&self, slot: Slot) -> u64 {
+        self.events[slot as usize].age
     }
 
     /// Slots in use, emptied ones included.

@@ -88,13 +88,27 @@ impl Rooms {
         if let Some(room) = self.find(kind, name) {
             return room;
         }
-        self.epoch += 1;
+        self.epoch = self.epoch.wrapping_add(1);
         let topic = Topic { epoch: self.epoch, ..Topic::default() };
         let topic = (kind == RoomKind::Topic).then(|| Box::new(topic));
         let room = Room { kind, name: name.into(), members: Vec::new(), parked: 0, topic };
         let index = u32::try_from(self.rooms.insert(room)).expect("rooms are bounded by memberships");
         self.names[kind as usize].insert(name.into(), index);
         index
+    }
+
+    /// Topics, whoever numbers them.
+    pub fn topics(&self) -> impl Iterator<Item = u32> {
+        self.rooms.iter().filter(|(_, room)| room.kind == RoomKind::Topic).map(|(index, _)| index as u32)
+    }
+
+    /// No topic gets this epoch: it is in use for one that comes from another process.
+    pub fn keep_off(&mut self, epoch: u64) {
+        /// Topics that this process may make, by far.
+        const AHEAD: u64 = 1 << 48;
+        if epoch.wrapping_sub(self.epoch) < AHEAD {
+            self.epoch = epoch;
+        }
     }
 
     /// A room that exists.

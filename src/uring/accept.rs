@@ -38,6 +38,11 @@ impl Accepting {
         Accepting { listeners, armed, again: None, quiet_until: Instant(0), most, is_over: false }
     }
 
+    /// No accept is in flight. One that is keeps its listener alive after the process has gone, and the address taken.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.armed.contains(&true)
+    }
+
     pub(super) fn again(&self) -> Option<Instant> {
         self.again
     }

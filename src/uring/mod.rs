@@ -179,7 +179,7 @@ impl Driver {
 
     fn may_end(&self) -> bool {
         let is_over = self.sockets.is_empty() || self.now >= self.drain_by;
-        self.is_drained && self.is_dismissed && is_over
+        self.is_drained && self.is_dismissed && is_over && self.accepting.is_idle()
     }
 
     fn turn(&mut self) {

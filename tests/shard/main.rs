@@ -7,5 +7,6 @@ mod drain;
 mod hello;
 mod hostile;
 mod policy;
+mod restart;
 mod rig;
 mod rooms;

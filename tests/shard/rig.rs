@@ -9,7 +9,7 @@ use seqcast::schema::Schema;
 use seqcast::shard::admit::Admission;
 use seqcast::shard::census::Census;
 use seqcast::shard::step::{
-    Answer, Ask, Command, ConnId, Input, Instant, Loss, Output, Peer, RoomKind, Target,
+    Answer, Ask, Command, ConnId, CoreId, Input, Instant, Loss, Output, Peer, RoomKind, Target,
 };
 use seqcast::shard::{Setup, Shard};
 use seqcast::wire::control::{self, Encoder};
@@ -68,22 +68,27 @@ fn pinned(id: &str) -> Identity {
 
 impl Rig {
     pub fn new(config: Config) -> Rig {
+        Rig::of(config, 0, 1, 7, 1_000_000)
+    }
+
+    /// One core of several.
+    pub fn of(config: Config, core: CoreId, cores: CoreId, seed: u64, now: u64) -> Rig {
         let schema = Arc::new(Schema::builtin());
         let admission = Arc::new(Admission::new(&config.auth, config.limits.rate));
         let setup = Setup {
-            core: 0,
-            cores: 1,
-            seed: 7,
+            core,
+            cores,
+            seed,
             config: Arc::new(config),
             schema: schema.clone(),
             admission,
             wall_ms: 1_700_000_000_000,
-            census: Arc::new(Census::new(1)),
+            census: Arc::new(Census::new(cores)),
             staged_bytes: 1 << 20,
         };
         let shard = Shard::new(setup);
         let (outputs, peers) = (Vec::new(), HashMap::new());
-        Rig { shard, now: 1_000_000, outputs, peers, schema, next: 0, ticket: 0 }
+        Rig { shard, now, outputs, peers, schema, next: 0, ticket: 0 }
     }
 
     pub fn input(&mut self, input: Input<'_>) {
@@ -209,21 +214,31 @@ impl Rig {
         }
     }
 
+    /// Asks what may be answered later.
+    pub fn order(&mut self, ask: Ask) {
+        self.ticket += 1;
+        self.input(Input::Command(Command { ticket: self.ticket, ask }));
+    }
+
     /// Orders a drain that may take so long; it is answered at its end.
     pub fn drain(&mut self, ms: u64) {
-        self.ticket += 1;
         let deadline = Instant(self.now + ms * 1_000_000);
-        self.input(Input::Command(Command { ticket: self.ticket, ask: Ask::Drain { deadline } }));
+        self.order(Ask::Drain { deadline });
     }
 
     pub fn publish_padded(&mut self, topic: &str, n: i64, pad: usize) {
+        let ask = self.quote(Target::Room(RoomKind::Topic, topic.into()), n, pad);
+        self.ask(ask);
+    }
+
+    /// To publish a quote with this number.
+    pub fn quote(&self, target: Target, n: i64, pad: usize) -> Ask {
         let event = self.schema.by_name("quote").expect("built in");
         let symbol = "x".repeat(pad);
         let data = serde_json::json!({"symbol": symbol, "bid": 1.0, "ask": 2.0, "bidSize": n, "askSize": 4, "ts": 5});
         let mut payload = Vec::new();
         self.schema.encode_json(event, &data, &mut payload).expect("a quote");
-        let target = Target::Room(RoomKind::Topic, topic.into());
-        self.ask(Ask::Publish { event, payload: Bytes::from(payload), target });
+        Ask::Publish { event, payload: Bytes::from(payload), target }
     }
 
     pub fn publish(&mut self, topic: &str, range: std::ops::RangeInclusive<i64>) {
