@@ -44,6 +44,8 @@ pub struct Plan {
     /// How long clients wait for a hole, in milliseconds.
     pub gate_timeout: u64,
     pub heartbeat: u64,
+    /// A server that drains leaves its state to the next one.
+    pub keeps_state: bool,
     /// Batches that the ring from one core to another holds.
     pub ring: usize,
     /// Bytes for one core past which whoever feeds it pauses.
@@ -168,7 +170,7 @@ impl Plan {
             disconnect: rng.pick(&[0, 0, 1]),
             burst: rng.pick(&[1, 3, 8]),
             operator: rng.pick(&[0, 0, 3]),
-            drain: u64::from(resume && rng.chance(10)),
+            drain: if resume { rng.pick(&[0, 0, 0, 1, 3]) } else { 0 },
             request: rng.pick(&[0, 0, 3]),
             storm: rng.pick(&[0, 0, 1]),
             stats: 1,
@@ -186,6 +188,7 @@ impl Plan {
             mishaps,
             gate_timeout: 5000,
             heartbeat: rng.pick(&[1000, 3000]),
+            keeps_state: rng.chance(75),
             ring: rng.pick(&[1, 2, 64]),
             staged_bytes: rng.pick(&[0, 300, 5000, 1 << 20]),
             is_shared: rng.chance(30),

@@ -82,7 +82,7 @@ impl World {
         self.wake(core, self.now + lag);
     }
 
-    fn wake(&mut self, core: CoreId, at: u64) {
+    pub fn wake(&mut self, core: CoreId, at: u64) {
         let found = &mut self.cores[usize::from(core)];
         let at = at.max(found.stalled_until);
         if at < found.wake_at {

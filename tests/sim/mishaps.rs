@@ -1,7 +1,10 @@
 //! What goes wrong, and the end of it.
 
+use seqcast::control::state::{decode, encode};
 use seqcast::shard::home_of_client;
-use seqcast::shard::step::{Ask, Instant, RoomKind};
+use seqcast::shard::saved::Saved;
+use seqcast::shard::split::split;
+use seqcast::shard::step::{Ask, CoreId, Instant, RoomKind};
 
 use crate::chaos::{Cut, GROUPS, MS, Mishap, SECOND, TOPICS};
 use crate::net::Server;
@@ -105,13 +108,66 @@ impl World {
     pub fn drain_over(&mut self) {
         let late = self.cores.iter().position(|core| !core.is_drained);
         assert!(late.is_none(), "core {late:?} has not drained 3 s after the deadline");
-        self.kill();
+        if !self.plan.keeps_state {
+            return self.kill();
+        }
+        self.say(|| "the state is saved".into());
+        self.is_sealed = true;
+        self.saved = vec![None; usize::from(self.plan.cores)];
+        for core in 0..self.plan.cores {
+            let ticket = self.ticket(Ticket::Save(core));
+            self.ask(core, Ask::Save, ticket);
+        }
+    }
+
+    /// The state of one core is there; with the last one the server is started again, perhaps on other cores.
+    pub fn core_saved(&mut self, core: CoreId, saved: Saved) {
+        self.saved[usize::from(core)] = Some(saved);
+        if self.saved.iter().any(Option::is_none) {
+            return;
+        }
+        let unanswered = self.tickets.values().any(|ticket| matches!(ticket, Ticket::Publish { .. }));
+        assert!(!unanswered, "whoever publishes has his answer before the state is complete");
+        let saved: Vec<Saved> = self.saved.drain(..).flatten().collect();
+        let sessions = saved.iter().map(|core| core.sessions.len() as u64).sum::<u64>();
+        let bytes = encode(&saved, &self.schema);
+        let read = decode(&bytes, &self.schema).expect("what was written is believed");
+        assert_eq!(read, saved);
+        self.end_process();
+        self.oracle.restored(self.now);
+        self.plan.cores = self.rng.range(1, 4) as CoreId;
+        self.oracle.cores = self.oracle.cores.max(self.plan.cores);
+        self.boot();
+        self.say(|| format!("taken up: {sessions} sessions, {} bytes", bytes.len()));
+        let mut known = 0;
+        for (core, restored) in self.cores.iter_mut().zip(split(read, self.seed_of_process, self.plan.cores))
+        {
+            core.shard.restore(Instant(self.now), &restored);
+            core.shard.check_invariants();
+            known += core.shard.counters().sessions_restored;
+        }
+        let expired: u64 = self.cores.iter_mut().map(|core| core.shard.counters().parked_expired).sum();
+        assert!(
+            known <= sessions && known + expired >= sessions,
+            "{known} and {expired} of {sessions} sessions"
+        );
+        for core in 0..self.plan.cores {
+            self.wake(core, self.now);
+        }
     }
 
     /// The server's process dies and comes back with nothing.
     fn kill(&mut self) {
+        self.end_process();
+        self.oracle.killed(self.now);
+        self.boot();
+    }
+
+    /// The server's process is gone; the next one will have another seed.
+    fn end_process(&mut self) {
         self.life += 1;
-        self.is_draining = false;
+        (self.is_draining, self.is_sealed) = (false, false);
+        self.saved.clear();
         self.seed_of_process = self.rng.next();
         self.down_until = self.now + self.rng.below(1500 * MS);
         self.channels.clear();
@@ -123,8 +179,6 @@ impl World {
                 self.at(at, Event::Caller(caller));
             }
         }
-        self.oracle.killed(self.now);
-        self.boot();
         for socket in 0..self.sockets.len() {
             let found = &mut self.sockets[socket];
             let was_gone = std::mem::replace(&mut found.server, Server::Gone) == Server::Gone;

@@ -122,6 +122,8 @@ pub struct Log {
     pub dialed_at: u64,
     /// When the server was last known to have the connection.
     pub heard_at: u64,
+    /// How long it had heard nothing when it connected.
+    pub away: u64,
     pub acknowledged: bool,
     /// When the latest of what it has was issued, and which publish that was.
     pub last_issued: (u64, PublishId),
@@ -161,6 +163,10 @@ pub struct Oracle {
     pub keeps_parked: bool,
     pub ttl: u64,
     pub killed_at: Option<u64>,
+    /// When the server was last started with the state of the one before it.
+    pub restored_at: Option<u64>,
+    /// A session keeps more than anybody misses in a restart.
+    pub keeps_all: bool,
     pub error: Option<String>,
     pub now: u64,
 }
@@ -182,6 +188,8 @@ impl Oracle {
                 && resume.history_bytes > u64::from(large),
             ttl: resume.ttl.as_nanos() as u64,
             killed_at: None,
+            restored_at: None,
+            keeps_all: resume.history_size >= 256,
             error: None,
             now: 0,
         }
@@ -246,6 +254,30 @@ impl Oracle {
         self.killed_at = Some(now);
     }
 
+    pub fn restored(&mut self, now: u64) {
+        self.restored_at = Some(now);
+    }
+
+    /// The server says that this client's session is lost. A restart alone is no reason.
+    fn judge_loss(&mut self, log: LogId, away: u64) {
+        let found = &self.logs[log];
+        let [.., before, last] = &found.connections[..] else { return };
+        let Some(restored_at) = self.restored_at.filter(|at| (before.at..last.at).contains(at)) else {
+            return;
+        };
+        let is_reason = found.person.id.is_none()
+            || found.before.is_some()
+            || !self.keeps_parked
+            || !self.keeps_all
+            || !before.answered
+            || before.first_pong.is_none()
+            || away + 4 * SECOND >= self.ttl
+            || self.killed_at.is_some_and(|at| at > before.at);
+        if !is_reason {
+            self.fail(format!("log {log} is told that its session is lost, of a restart at {restored_at}"));
+        }
+    }
+
     // What clients do and see.
 
     pub fn new_log(&mut self, person: &Person, before: Option<LogId>) -> LogId {
@@ -268,6 +300,7 @@ impl Oracle {
             excuse: None,
             dialed_at: 0,
             heard_at: 0,
+            away: 0,
             acknowledged: false,
             last_issued: (0, 0),
             topic_seqs: HashMap::new(),
@@ -303,6 +336,7 @@ impl Oracle {
         let is_excused = !found.connections.is_empty() && (!self.resume || last == 0 && !is_kept(found));
         let found = &mut self.logs[log];
         found.suspect = None;
+        found.away = now - found.heard_at;
         found.heard_at = now;
         (found.is_late, found.heard) = (false, false);
         let place = found.entries.len();
@@ -332,6 +366,8 @@ impl Oracle {
     pub fn resumed(&mut self, log: LogId, ok: bool, from: i64, answers_hello: bool, now: u64) {
         self.now = now;
         if answers_hello && !ok && from == 0 {
+            let away = self.logs[log].away;
+            self.judge_loss(log, away);
             self.session_lost(log, now);
         }
         if !answers_hello {

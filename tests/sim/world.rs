@@ -11,6 +11,7 @@ use seqcast::schema::Schema;
 use seqcast::shard::admit::Admission;
 use seqcast::shard::census::Census;
 use seqcast::shard::handoff::Batch;
+use seqcast::shard::saved::Saved;
 use seqcast::shard::step::{Answer, Ask, Command, CoreId, Loss, Reply, RoomKind, Target, Transfer};
 use seqcast::shard::{Setup, home_of_client, home_of_topic};
 
@@ -84,6 +85,8 @@ pub enum Ticket {
         caller: Option<usize>,
     },
     Stats(When),
+    /// The state of a core.
+    Save(CoreId),
     /// Membership by the operator.
     Member {
         actor: usize,
@@ -126,6 +129,10 @@ pub struct World {
     steps: u64,
     pub is_chaotic: bool,
     pub is_draining: bool,
+    /// Nothing is published any more.
+    pub is_sealed: bool,
+    /// What the cores of a server that ends have said so far.
+    pub saved: Vec<Option<Saved>>,
     pub wakes: u64,
 }
 
@@ -168,6 +175,8 @@ impl World {
             steps: 0,
             is_chaotic: true,
             is_draining: false,
+            is_sealed: false,
+            saved: Vec::new(),
             wakes: 0,
             plan,
         };
@@ -324,6 +333,9 @@ impl World {
             let at = self.down_until;
             return self.at(at, Event::Caller(caller));
         }
+        if self.is_sealed {
+            return self.after(50 * MS, Event::Caller(caller));
+        }
         let room = self.some_room();
         let size = self.some_size();
         self.publish(Some(caller), room, size);
@@ -348,6 +360,9 @@ impl World {
     }
 
     pub fn publish(&mut self, caller: Option<usize>, room: Room, size: usize) {
+        if self.is_sealed {
+            return;
+        }
         let (seed, cores) = (self.seed_of_process, self.plan.cores);
         let any = self.rng.below(u64::from(cores)) as CoreId;
         let (target, core) = match room {
@@ -402,6 +417,8 @@ impl World {
             }
             (Ticket::Member { .. }, Answer::NotFound) => {}
             (Ticket::Member { .. }, other) => panic!("answer to a membership: {other:?}"),
+            (Ticket::Save(core), Answer::Saved(saved)) => self.core_saved(core, *saved),
+            (Ticket::Save(_), other) => panic!("answer to the order to save: {other:?}"),
             (Ticket::Stats(_), other) => panic!("answer to stats: {other:?}"),
             (Ticket::Other, _) => {}
         }
