@@ -34,7 +34,7 @@ pub struct Publish {
     /// The process that a publish to a client was meant for.
     pub to: Option<LogId>,
     /// The client that sent it; none = the control thread.
-    pub sender: Option<LogId>,
+    pub sender: Option<Sender>,
     pub issued: u64,
     pub accepted: Option<u64>,
     pub topic: Option<(Box<str>, u64)>,
@@ -129,7 +129,7 @@ pub struct Log {
     pub last_issued: (u64, PublishId),
     pub topic_seqs: HashMap<u64, (Box<str>, u64)>,
     pub rewinds: HashMap<u64, usize>,
-    pub sender_last: HashMap<LogId, PublishId>,
+    pub sender_last: HashMap<Sender, PublishId>,
     pub last_seq: u64,
     pub skip: Option<u64>,
     /// A duplicate that is all right if the server says that the session was lost.
@@ -149,6 +149,9 @@ pub struct Numbering {
     /// The highest number told until then.
     pub highest: Vec<(u64, u64)>,
 }
+
+/// Whose publishes to one topic keep their order: a client, on one connection if its next one may be on another core.
+pub type Sender = (LogId, usize);
 
 pub struct Oracle {
     pub numberings: HashMap<(Room, Box<str>), Numbering>,
@@ -215,10 +218,14 @@ impl Oracle {
 
     pub fn sent_by_client(&mut self, room: Room, sender: LogId, now: u64) -> PublishId {
         let to = matches!(room, Room::Client(_)).then_some(sender);
-        self.add(room, to, Some(sender), now)
+        let found = &self.logs[sender];
+        // An anonymous client may send on one core what overtakes what it had sent on another.
+        let is_moving = self.cores > 1 && found.person.id.is_none();
+        let connection = if is_moving { found.connections.len() } else { 0 };
+        self.add(room, to, Some((sender, connection)), now)
     }
 
-    fn add(&mut self, room: Room, to: Option<LogId>, sender: Option<LogId>, now: u64) -> PublishId {
+    fn add(&mut self, room: Room, to: Option<LogId>, sender: Option<Sender>, now: u64) -> PublishId {
         let publish = Publish { room, to, sender, issued: now, accepted: None, topic: None, refused: false };
         self.publishes.push(publish);
         self.publishes.len() - 1

@@ -229,6 +229,9 @@ impl World {
         if let Some(actor) = self.actors.iter().position(|actor| !actor.requests.is_empty()) {
             return Err(format!("client {actor} has requests without an answer"));
         }
+        if let Some(ticket) = self.tickets.values().next() {
+            return Err(format!("{} commands have no answer, among them {ticket:?}", self.tickets.len()));
+        }
         self.farewell()
     }
 
