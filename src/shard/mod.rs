@@ -300,11 +300,10 @@ impl Shard {
                 self.on_orphaned(owner);
             } else if let Some(conn) = self.resumable.pop() {
                 self.read_held(conn);
-            } else {
+            } else if !self.relieve_feeders() {
                 break;
             }
         }
-        self.relieve_feeders();
         self.relieve();
         self.sort_out_timers();
         self.check_drained();

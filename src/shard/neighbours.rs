@@ -99,24 +99,25 @@ impl Shard {
         }
     }
 
-    /// Lets those go on that paused because other cores took no more.
-    pub(super) fn relieve_feeders(&mut self) {
+    /// Lets those go on that paused because other cores took no more. True: somebody goes on.
+    pub(super) fn relieve_feeders(&mut self) -> bool {
         if !self.neighbours.is_any_waiting() || self.neighbours.is_any_half_full() {
-            return;
+            return false;
         }
         for core in 0..self.cores {
             if std::mem::take(&mut self.neighbours.held[usize::from(core)]) {
                 self.hand(core, &Handoff::Release);
             }
         }
-        if self.neighbours.holds.contains(&true) {
-            return;
+        if self.neighbours.feeding.is_empty() || self.neighbours.holds.contains(&true) {
+            return false;
         }
         while let Some(conn) = self.neighbours.feeding.pop() {
             if let Some(index) = self.find_conn(conn).filter(|index| self.conn(*index).is_open()) {
                 self.unpause(index, pause::MESH);
             }
         }
+        true
     }
 
     pub(super) fn on_handoff(&mut self, from: CoreId, handoff: Handoff<'_>) {

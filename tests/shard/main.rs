@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bounds;
+mod cores;
 mod drain;
 mod hello;
 mod hostile;

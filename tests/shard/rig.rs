@@ -73,6 +73,21 @@ impl Rig {
 
     /// One core of several.
     pub fn of(config: Config, core: CoreId, cores: CoreId, seed: u64, now: u64) -> Rig {
+        let mut rig = Rig::sharing(config, core, cores, seed, Arc::new(Census::new(cores)), 1 << 20);
+        rig.now = now;
+        rig
+    }
+
+    /// One core of several that share a census; so many bytes may wait for another core.
+    pub fn sharing(
+        config: Config,
+        core: CoreId,
+        cores: CoreId,
+        seed: u64,
+        census: Arc<Census>,
+        staged_bytes: usize,
+    ) -> Rig {
+        let now = 1_000_000;
         let schema = Arc::new(Schema::builtin());
         let admission = Arc::new(Admission::new(&config.auth, config.limits.rate));
         let setup = Setup {
@@ -83,8 +98,8 @@ impl Rig {
             schema: schema.clone(),
             admission,
             wall_ms: 1_700_000_000_000,
-            census: Arc::new(Census::new(cores)),
-            staged_bytes: 1 << 20,
+            census,
+            staged_bytes,
         };
         let shard = Shard::new(setup);
         let (outputs, peers) = (Vec::new(), HashMap::new());
@@ -239,6 +254,15 @@ impl Rig {
         let mut payload = Vec::new();
         self.schema.encode_json(event, &data, &mut payload).expect("a quote");
         Ask::Publish { event, payload: Bytes::from(payload), target }
+    }
+
+    /// A quote with this number as the message of a client.
+    pub fn client_quote(&self, n: i64) -> Vec<u8> {
+        let Ask::Publish { event, payload, .. } = self.quote(Target::All, n, 0) else { unreachable!() };
+        let mut message = Vec::new();
+        envelope::encode(&mut message, self.schema.id(event), 0, 0);
+        message.extend_from_slice(&payload);
+        message
     }
 
     pub fn publish(&mut self, topic: &str, range: std::ops::RangeInclusive<i64>) {
