@@ -13,12 +13,13 @@ use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use seqcast::client::{Client, ClientError, ClientOptions, Incoming};
 use seqcast::wire::envelope::fnv1a32;
+use serde_json::Value;
 use supervisor::{PATIENCE, Supervisor, answer, ask};
 
 /// Addresses that nobody must listen on.
-const ELSEWHERE: [&str; 4] = ["--listen", "127.0.0.1:1", "--admin", "127.0.0.1:2"];
+const ELSEWHERE: [&str; 6] = ["--cores", "2", "--listen", "127.0.0.1:1", "--admin", "127.0.0.1:2"];
 /// Any free port, no admin API.
-const ANYWHERE: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin", ""];
+const ANYWHERE: [&str; 6] = ["--cores", "2", "--listen", "127.0.0.1:0", "--admin", ""];
 
 fn connect(address: std::net::SocketAddr, token: Option<&str>) -> Result<Client, ClientError> {
     let options =
@@ -70,6 +71,13 @@ fn two_tcp_sockets_a_unix_socket_and_one_for_the_admin_api() {
         };
         assert_eq!(event, Some(1));
     }
+    // One accepts, and gives every other connection to the other core.
+    let mut stream = UnixStream::connect(&admin).unwrap();
+    ask(&mut stream, "/v1/stats");
+    let text = answer(stream);
+    let stats: Value = serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let by_core = stats["perCore"].as_array().unwrap().iter().map(|core| core["connectedClients"].as_u64());
+    assert_eq!(by_core.collect::<Vec<_>>(), [Some(1), Some(1)], "{text}");
     assert!(!server.log().contains("cannot be accepted"), "{}", server.log());
     server.signal(Signal::TERM);
     let stopping = supervisor.hear(&server, "STOPPING=1");
@@ -83,7 +91,7 @@ fn who_connects_between_two_runs_is_served_by_the_next() {
     let mut supervisor = Supervisor::new();
     let address = supervisor.tcp("seqcast.socket");
     let unix = supervisor.unix("seqcast.socket");
-    let arguments = ["--listen", "127.0.0.1:1", "--admin", ""];
+    let arguments = ["--cores", "2", "--listen", "127.0.0.1:1", "--admin", ""];
     let mut first = supervisor.start(&arguments);
     supervisor.hear(&first, "READY=1");
     drop(settled(connect(address, None).unwrap()));

@@ -52,10 +52,10 @@ pub(super) fn read_file(raw: &Raw<'_>) -> Result<String, Wrong> {
         raw.wrong(what, "start it from a unit with LoadCredential=, or write the folder of the file")
     })?;
     let mut contents = String::new();
-    let read = File::open(file).and_then(|f| f.take(TOKEN_BYTES + 2).read_to_string(&mut contents));
+    let read = File::open(&file).and_then(|f| f.take(TOKEN_BYTES + 2).read_to_string(&mut contents));
     if let Err(e) = read {
         return Err(raw.wrong(
-            format!("cannot read {}: {e}", quoted(path)),
+            format!("cannot read {}: {e}", quoted(&file.to_string_lossy())),
             "name a readable file that holds the token",
         ));
     }
