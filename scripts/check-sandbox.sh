@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Runs the server under the filters that are shipped, scripts/seccomp.json and that of scripts/systemd/seqcast.service:
-# it starts, an event goes round, it reloads and drains. Without io_uring it must refuse to start and say why; what a
-# server does not need must be refused. No container and no systemd is needed, so what they do besides is not shown.
+# it starts, an event goes round, it reloads, drains and saves its state. Without io_uring it must refuse to start and
+# say why; what a server does not need must be refused. No container and no systemd is needed, so what they do besides
+# is not shown. The program is the one in the target folder that was built last.
 # Usage: scripts/check-sandbox.sh
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 target=${CARGO_TARGET_DIR:-$PWD/target}
 seqcast=$target/release/seqcast
-[ -x "$seqcast" ] || seqcast=$target/debug/seqcast
+[ ! "$target/debug/seqcast" -nt "$seqcast" ] || seqcast=$target/debug/seqcast
 [ -x "$seqcast" ] || { echo "check-sandbox.sh: no $seqcast; cargo build first" >&2; exit 1; }
 folder=$(mktemp -d)
 server=
@@ -72,6 +73,8 @@ cat >"$folder/seqcast.toml" <<EOF
 listen = ["127.0.0.1:0", "unix:$folder/socket"]
 [admin]
 listen = "127.0.0.1:0"
+[state]
+file = "$folder/state"
 EOF
 filters=(scripts/seccomp.json)
 if command -v systemd-analyze >/dev/null; then
@@ -84,6 +87,7 @@ for filter in "${filters[@]}"; do
     verdict "$filter: an event goes round" round_trip
     verdict "$filter: reload" reload
     verdict "$filter: drain" drain
+    verdict "$filter: the state is saved" test -s "$folder/state"
     verdict "$filter: without io_uring it says why" refuses "$filter"
     verdict "$filter: no new namespace" denied "$filter" -- unshare --user true
     verdict "$filter: no mount" denied "$filter" -- mount -t tmpfs none "$folder"
