@@ -100,7 +100,7 @@ impl Shard {
             return;
         }
         for slot in &slots {
-            self.store.hold_live(*slot);
+            self.store.hold_live(*slot, 1);
         }
         self.add_job(session, Job::Snapshot { slots, done: 0 });
     }

@@ -122,6 +122,11 @@ impl Outbox {
         self.next
     }
 
+    /// Entries in the ring.
+    pub fn retained(&self) -> u64 {
+        self.next - self.oldest
+    }
+
     /// The last number given out; 0 = none.
     pub fn newest(&self) -> u64 {
         self.next - 1
@@ -148,8 +153,9 @@ impl Outbox {
     }
 
     /// Appends an unsent event of `bytes` bytes; returns its number.
+    #[inline]
     pub fn push(&mut self, slot: Slot, bytes: u32) -> u64 {
-        if (self.next - self.oldest) as usize == self.ring.len() {
+        if self.retained() as usize == self.ring.len() {
             self.grow();
         }
         let seq = self.next;
@@ -161,6 +167,7 @@ impl Outbox {
         seq
     }
 
+    #[cold]
     fn grow(&mut self) {
         let capacity = (self.ring.len() * 2).max(FIRST_CAPACITY);
         let mut ring = vec![0; capacity].into_boxed_slice();

@@ -9,9 +9,9 @@ use crate::wire::envelope::HEADER_BYTES;
 
 use super::handoff::{Crossing, Handoff, Receipt, Receivers};
 use super::neighbours::crossing;
-use super::session::NONE;
-use super::step::{Answer, Direction, EventIndex, RoomKind};
-use super::store::Slot;
+use super::session::{NONE, Session};
+use super::step::{Answer, Direction, EventIndex, Instant, RoomKind};
+use super::store::{Slot, Store};
 use super::timer::Owner;
 use super::trace::Record;
 use super::{Overdue, Shard};
@@ -33,6 +33,19 @@ impl<'a> To<'a> {
             To::Room(RoomKind::User, name) => ("user", name),
         }
     }
+}
+
+/// An event on its way into outboxes, with what is the same for all of them.
+#[derive(Debug, Clone, Copy)]
+struct Delivery {
+    slot: Slot,
+    /// Bytes of its frame.
+    len: u32,
+    /// When a history that it is the last event of ends.
+    expires: Instant,
+    /// An outbox that has more events than this, or more bytes than that, is sent first.
+    half_queue: u32,
+    half_mark: u64,
 }
 
 /// Publishes whose answer waits for other cores.
@@ -193,7 +206,7 @@ impl Shard {
 
     fn push_payload(&mut self, event: EventIndex, payload: &[u8], session: u32) {
         let slot = self.store.insert(event, self.schema.id(event), payload);
-        self.push(session, slot);
+        self.deliver_session(session, slot);
         self.store.unpin(slot);
     }
 
@@ -201,11 +214,14 @@ impl Shard {
     pub(super) fn deliver(&mut self, to: To<'_>, slot: Slot) {
         match to {
             To::All => {
+                let event = self.delivery(slot);
+                let mut held = 0;
                 for session in 0..self.session_places {
                     if self.sessions.contains(session as usize) {
-                        self.push(session, slot);
+                        held += u32::from(self.push(session, &event));
                     }
                 }
+                self.store.hold_live(slot, held);
             }
             To::Room(kind, name) => {
                 if let Some(room) = self.rooms.find(kind, name) {
@@ -217,35 +233,42 @@ impl Shard {
 
     fn deliver_room(&mut self, room: u32, slot: Slot) {
         let members = std::mem::take(&mut self.rooms.room_mut(room).members);
-        for session in &members {
-            self.push(*session, slot);
-        }
+        let event = self.delivery(slot);
+        let held = members.iter().map(|session| u32::from(self.push(*session, &event))).sum();
+        self.store.hold_live(slot, held);
         self.rooms.room_mut(room).members = members;
     }
 
-    /// One event into one outbox. The policy judges it if the kernel has refused bytes of the connection, or if events
-    /// wait there for a hello.
-    fn push(&mut self, index: u32, slot: Slot) {
-        let session = &mut self.sessions[index as usize];
-        if session.conn == NONE {
-            self.push_parked(index, slot);
-            return;
-        }
-        if session.outbox.next() > MAX_SEQ {
-            self.overdue.push(Overdue::Exhausted(session.conn));
-            return;
-        }
-        let conn = self.conns[session.conn as usize].as_mut().expect("a session's connection exists");
-        if !session.open || conn.blocked {
-            self.push_judged(index, slot);
-            return;
-        }
-        let len = self.store.len(slot);
-        let outbox = &mut session.outbox;
-        outbox.push(slot, len);
-        self.store.hold_live(slot);
+    fn deliver_session(&mut self, session: u32, slot: Slot) {
+        let event = self.delivery(slot);
+        let held = self.push(session, &event);
+        self.store.hold_live(slot, u32::from(held));
+    }
+
+    fn delivery(&self, slot: Slot) -> Delivery {
         let limits = &self.config.backpressure;
-        if outbox.waiting() > limits.max_queue / 2 || outbox.waiting_bytes() > limits.high_water_mark / 2 {
+        Delivery {
+            slot,
+            len: self.store.len(slot),
+            expires: self.now + self.config.resume.ttl,
+            half_queue: limits.max_queue / 2,
+            half_mark: limits.high_water_mark / 2,
+        }
+    }
+
+    /// One pinned event into one outbox. The policy judges it if the kernel has refused bytes of the connection, or if
+    /// events wait there for a hello. True: the outbox holds it, and the caller tells the store.
+    fn push(&mut self, index: u32, event: &Delivery) -> bool {
+        let session = &mut self.sessions[index as usize];
+        let conn = self.conns.get_mut(session.conn as usize).and_then(Option::as_mut);
+        let is_plain = session.open && session.outbox.next() <= MAX_SEQ;
+        let Some(conn) = conn.filter(|conn| is_plain && !conn.blocked) else {
+            self.push_specially(index, event.slot);
+            return false;
+        };
+        let outbox = &mut session.outbox;
+        outbox.push(event.slot, event.len);
+        if outbox.waiting() > event.half_queue || outbox.waiting_bytes() > event.half_mark {
             self.wants_flush = true;
             if !self.coalescing.is_empty() {
                 // It waits for its time no longer.
@@ -256,7 +279,22 @@ impl Shard {
             conn.in_list = true;
             self.list.push_back(conn.id.index);
         }
-        self.stamped(index);
+        self.counters.stamped_seq += u64::from(self.config.resume.enabled);
+        session.last_event = self.now;
+        self.timers.arm(&mut session.armed, event.expires, Owner::Session(index));
+        slide(session, &mut self.store, self.history, self.config.backpressure.max_queue);
+        true
+    }
+
+    fn push_specially(&mut self, index: u32, slot: Slot) {
+        let session = &self.sessions[index as usize];
+        if session.conn == NONE {
+            self.push_parked(index, slot);
+        } else if session.outbox.next() > MAX_SEQ {
+            self.overdue.push(Overdue::Exhausted(session.conn));
+        } else {
+            self.push_judged(index, slot);
+        }
     }
 
     /// A number was given out: the history makes room, its lifetime begins anew.
@@ -289,12 +327,12 @@ impl Shard {
                 }
                 outbox.push(slot, len);
                 outbox.drop_newest(len);
-                self.store.hold_live(slot);
+                self.store.hold_live(slot, 1);
             }
             Policy::Disconnect if is_over => {
                 self.counters.disconnected_slow += 1;
                 outbox.push(slot, len);
-                self.store.hold_live(slot);
+                self.store.hold_live(slot, 1);
                 let conn = self.sessions[index as usize].conn;
                 self.overdue.push(Overdue::Slow(conn));
             }
@@ -302,12 +340,12 @@ impl Shard {
                 while self.sessions[index as usize].outbox.waiting_bytes() > mark && self.drop_oldest(index) {
                 }
                 self.sessions[index as usize].outbox.push(slot, len);
-                self.store.hold_live(slot);
+                self.store.hold_live(slot, 1);
                 while self.sessions[index as usize].outbox.waiting() > most && self.drop_oldest(index) {}
             }
             Policy::DropNewest | Policy::Disconnect => {
                 outbox.push(slot, len);
-                self.store.hold_live(slot);
+                self.store.hold_live(slot, 1);
             }
         }
         self.bound_skipped(index);
@@ -368,32 +406,41 @@ impl Shard {
             return;
         }
         session.outbox.push(slot, len);
-        self.store.hold_live(slot);
+        self.store.hold_live(slot, 1);
         let conn = session.conn;
         self.stamped(index);
         self.mark(conn);
     }
 
-    /// Retains the newest `history_size` events and all that wait. What a running replay still has to send stays too,
-    /// within twice the history: a reader that stalls in a replay does not hold memory without end.
+    /// A session's history makes room.
     pub(super) fn slide(&mut self, index: u32) {
-        let session = &mut self.sessions[index as usize];
-        let mut floor = session.outbox.cursor();
-        if let Some(replay) = session.replay() {
-            let most = 2 * self.history + u64::from(self.config.backpressure.max_queue);
-            if session.outbox.next() - replay.position.min(session.outbox.next()) <= most {
-                floor = floor.min(replay.position);
-            }
+        let most = self.config.backpressure.max_queue;
+        slide(&mut self.sessions[index as usize], &mut self.store, self.history, most);
+    }
+}
+
+/// Retains the newest `history` events and all that wait. What a running replay still has to send stays too, within
+/// twice the history and `max_queue`: a reader that stalls in a replay does not hold memory without end.
+#[inline]
+fn slide(session: &mut Session, store: &mut Store, history: u64, max_queue: u32) {
+    if session.outbox.retained() <= history {
+        return;
+    }
+    let mut floor = session.outbox.cursor();
+    if let Some(replay) = session.replay() {
+        let most = 2 * history + u64::from(max_queue);
+        if session.outbox.next() - replay.position.min(session.outbox.next()) <= most {
+            floor = floor.min(replay.position);
         }
-        let parked = session.conn == NONE;
-        let outbox = &mut session.outbox;
-        while outbox.oldest() < floor && outbox.next() - outbox.oldest() > self.history {
-            let slot = outbox.pop_oldest().slot();
-            if parked {
-                self.store.release_parked(slot);
-            } else {
-                self.store.release_live(slot);
-            }
+    }
+    let is_parked = session.is_parked();
+    let outbox = &mut session.outbox;
+    while outbox.oldest() < floor && outbox.retained() > history {
+        let slot = outbox.pop_oldest().slot();
+        if is_parked {
+            store.release_parked(slot);
+        } else {
+            store.release_live(slot);
         }
     }
 }

@@ -229,10 +229,7 @@ impl Shard {
     fn sent_stream(&mut self, index: u32, mut offset: u64, mut bytes: usize) {
         let session = self.session_of(index);
         while bytes > 0 {
-            self.advance_stream(session);
-            let mut place = Place::of(&self.sessions[session as usize]);
-            let piece = place.next(&self.sessions[session as usize], &self.store);
-            let piece = piece.expect("no more is sent than was given");
+            let piece = self.front_of_queue(session).unwrap_or_else(|| self.front_of_stream(session));
             let len = self.store.len(piece.slot) as usize;
             if bytes < len {
                 self.store.pin(piece.slot);
@@ -248,6 +245,23 @@ impl Shard {
             self.consume(session, piece);
             bytes = bytes.saturating_sub(len);
         }
+    }
+
+    /// The next frame of a session that has nothing to send but its queue.
+    fn front_of_queue(&self, session: u32) -> Option<Piece> {
+        let session = self.sessions.get(session as usize).filter(|session| session.jobs.is_none())?;
+        let (outbox, seq) = (&session.outbox, session.outbox.cursor());
+        let entry = (seq < outbox.next()).then(|| outbox.entry(seq)).filter(|entry| !entry.is_skipped())?;
+        let seq = if session.stamps { seq } else { 0 };
+        let piece = Piece { slot: entry.slot(), seq, part: Part::Queue };
+        (!self.store.is_empty_slot(piece.slot)).then_some(piece)
+    }
+
+    fn front_of_stream(&mut self, session: u32) -> Piece {
+        self.advance_stream(session);
+        let mut place = Place::of(&self.sessions[session as usize]);
+        let piece = place.next(&self.sessions[session as usize], &self.store);
+        piece.expect("no more is sent than was given")
     }
 
     /// A piece counts as sent with its first byte: it is in the kernel, or pinned as partly written.
@@ -289,6 +303,9 @@ impl Shard {
     /// Takes a session's stream over everything that needs no byte: entries with nothing to send, replays and jobs that
     /// have ended.
     pub(super) fn advance_stream(&mut self, session: u32) {
+        if self.sessions.get(session as usize).is_some_and(Session::is_drained) {
+            return;
+        }
         loop {
             self.pass_unsendable(session);
             let Some(found) = self.sessions.get_mut(session as usize) else { return };
@@ -381,7 +398,7 @@ impl Shard {
         let Some(session) = self.sessions.get(conn.session as usize).filter(|_| conn.session != NONE) else {
             return false;
         };
-        session.open && Place::of(session).next(session, &self.store).is_some()
+        session.open && !session.is_drained() && Place::of(session).next(session, &self.store).is_some()
     }
 
     /// Puts a connection on the list of those with something to send.

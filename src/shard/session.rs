@@ -215,6 +215,11 @@ impl Session {
         }
     }
 
+    /// Nothing waits for its socket.
+    pub fn is_drained(&self) -> bool {
+        self.jobs.is_none() && self.outbox.cursor() == self.outbox.next()
+    }
+
     /// Has no connection.
     pub fn is_parked(&self) -> bool {
         self.conn == NONE

@@ -213,11 +213,12 @@ impl Store {
         self.events[slot as usize].event
     }
 
-    /// A connected session holds it once more.
-    pub fn hold_live(&mut self, slot: Slot) {
+    /// So many connected sessions hold it more.
+    pub fn hold_live(&mut self, slot: Slot, times: u32) {
         let event = &mut self.events[slot as usize];
-        event.live += 1;
-        if event.live == 1 && event.pins == 0 {
+        let is_first = event.live == 0 && times > 0;
+        event.live += times;
+        if is_first && event.pins == 0 {
             self.classify(slot);
         }
     }
@@ -519,7 +520,7 @@ mod tests {
     fn an_event_is_freed_with_its_last_holder() {
         let mut store = Store::new();
         let slot = store.insert(3, 7, &[1, 2, 3]);
-        store.hold_live(slot);
+        store.hold_live(slot, 1);
         store.hold_parked(slot);
         store.hold_topic(slot, 9);
         store.unpin(slot);
@@ -540,7 +541,7 @@ mod tests {
         let mut store = Store::new();
         let slots: Vec<_> = (0..4).map(|i| store.insert(0, i, &[0; 20])).collect();
         for &slot in &slots {
-            store.hold_live(slot);
+            store.hold_live(slot, 1);
             store.unpin(slot);
         }
         let len = u64::from(store.len(slots[0]));
