@@ -1,10 +1,10 @@
-//! The workload whose instructions `scripts/instructions.py` counts: one shard in its steady state, driven as the driver
-//! drives it. Everything that may grow has grown before the counted events begin.
+//! The workload whose instructions `scripts/instructions.py` counts: one shard in its steady state, driven as the
+//! driver drives it. Everything that may grow has grown before the counted events begin.
 //!
 //! usage: instructions command|client SUBSCRIBERS EVENTS_A_TURN EVENTS
 //!
-//! Each `counted_` function is a switch: the counter runs while its name is on the stack and was asked for. None of them
-//! calls another.
+//! Each `counted_` function is a switch: the counter runs while its name is on the stack and was asked for. None of
+//! them calls another.
 
 use std::hint::black_box;
 use std::sync::Arc;

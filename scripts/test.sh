@@ -10,13 +10,14 @@ mkdir -p "$logs"
 declare -A what=(
     [install]="missing packages" [io_uring]="the kernel's side" [fmt]="formatting" [dependencies]="licences, sources"
     [advisories]="known vulnerabilities" [clippy]="lints" [cargo]="unit, simulation, tidy and server tests"
+    [loom]="every interleaving of a sleeper and its senders"
     [release]="release build" [instructions]="instructions of the pure core"
     [units]="systemd units" [sandbox]="seccomp filters" [conformance]="black-box suite"
     [soak]="random clients" [foreign]="clients that are not ours"
     [generated]="generated code is fresh" [autobahn]="RFC 6455 test suite"
 )
-order=(install io_uring fmt dependencies advisories clippy cargo release instructions units sandbox conformance soak foreign
-    generated autobahn)
+order=(install io_uring fmt dependencies advisories clippy cargo loom release instructions units sandbox
+    conformance soak foreign generated autobahn)
 
 step_install() { scripts/install.sh; }
 step_io_uring() { scripts/io-uring.py; }
@@ -28,6 +29,7 @@ step_dependencies() {
 step_advisories() { scripts/advisories.sh; }
 step_clippy() { cargo clippy --locked --all-targets --quiet -- -D warnings; }
 step_cargo() { cargo test --locked --no-fail-fast; }
+step_loom() { cargo test --locked --release --manifest-path loom/Cargo.toml --target-dir loom/target; }
 step_release() { cargo build --locked --release; }
 step_instructions() { scripts/instructions.py; }
 step_units() { scripts/check-units.sh; }

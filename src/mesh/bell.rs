@@ -3,20 +3,20 @@
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, write};
 
-/// An eventfd with a flag that says whether its owner sleeps.
+use super::flag::Flag;
+
+/// An eventfd with a [`Flag`] that says whether its owner sleeps.
 ///
 /// The owner calls [`say_asleep`](Bell::say_asleep), looks at all its rings once more, and only then waits for the
-/// descriptor to become readable. A sender fills the ring first and calls [`ring`](Bell::ring) afterwards. Each side
-/// writes its own word, fences, and reads the other's; so at least one of them sees the other: either the owner finds
-/// the entry, or the sender finds the flag.
+/// descriptor to become readable; [`may_sleep`](Bell::may_sleep) does the first two. A sender fills the ring first and
+/// calls [`ring`](Bell::ring) afterwards.
 #[derive(Debug)]
 pub struct Bell {
-    asleep: AtomicBool,
+    flag: Flag,
     fd: OwnedFd,
 }
 
@@ -28,24 +28,29 @@ impl Bell {
     pub fn new() -> io::Result<Bell> {
         // Not O_NONBLOCK: a read through io_uring waits for the ring then, instead of answering EAGAIN.
         let fd = eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Bell { asleep: AtomicBool::new(false), fd })
+        Ok(Bell { flag: Flag::new(), fd })
     }
 
     /// Owner: from now on whoever fills a ring rings. Look at every ring once more before waiting.
     pub fn say_asleep(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.flag.raise();
     }
 
     /// Owner: back at work, nobody needs to ring.
     pub fn say_awake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
+        self.flag.lower();
+    }
+
+    /// Owner, before waiting: says that it sleeps and lets `is_idle` look at every ring once more. False: there is
+    /// work, and the owner counts as awake again.
+    #[must_use]
+    pub fn may_sleep(&self, is_idle: impl FnOnce() -> bool) -> bool {
+        self.flag.may_sleep(is_idle)
     }
 
     /// Sender, after filling a ring: wakes the owner if it sleeps. Costs a fence and a load if it does not.
     pub fn ring(&self) {
-        fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+        if self.flag.take() {
             // It would block at 2^64 - 1 rings that nobody has heard; there is one for each sleep.
             let written = write(&self.fd, &1u64.to_ne_bytes());
             debug_assert_eq!(written, Ok(8));

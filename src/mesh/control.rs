@@ -189,14 +189,11 @@ impl CorePort {
     #[must_use]
     pub fn may_sleep(&self, is_waiting: impl Fn(CoreId) -> bool) -> bool {
         debug_assert!(!self.untold, "flush before sleeping");
-        self.own.say_asleep();
         let has_room = |place| is_waiting(self.neighbours.core(place)) && self.neighbours.has_room(place);
-        let is_sendable = (0..self.neighbours.len()).any(has_room);
-        if self.commands.is_empty() && !self.neighbours.has_arrivals() && !is_sendable {
-            return true;
-        }
-        self.own.say_awake();
-        false
+        self.own.may_sleep(|| {
+            let is_sendable = (0..self.neighbours.len()).any(has_room);
+            self.commands.is_empty() && !self.neighbours.has_arrivals() && !is_sendable
+        })
     }
 
     /// After waiting, for whatever reason the wait ended.

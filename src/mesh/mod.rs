@@ -10,6 +10,9 @@
 mod bell;
 mod control;
 mod cores;
+mod flag;
+
+use std::sync::atomic;
 
 pub use bell::Bell;
 pub use control::{Commands, ControlPort, CoreLink, CorePort, Notice, Notices, connect};

@@ -23,7 +23,9 @@ impl Source {
         let (code, comments) = split(text);
         let code: Vec<String> = code.lines().map(str::to_owned).collect();
         let comments = comments.lines().map(str::to_owned).collect();
-        let all_test = path.starts_with("tests/") || path.ends_with("/tests.rs") || path.contains("/tests/");
+        let all_test = ["tests/", "loom/"].iter().any(|folder| path.starts_with(folder))
+            || path.ends_with("/tests.rs")
+            || path.contains("/tests/");
         let mut in_test = vec![all_test; code.len()];
         for start in (0..code.len()).filter(|&i| code[i].contains("#[cfg(test)]")) {
             let end = end_of_item(&code, start, 0).unwrap_or(start);
