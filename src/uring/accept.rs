@@ -28,14 +28,14 @@ pub(super) struct Accepting {
     quiet_until: Instant,
     /// Sockets that there may be at one time.
     most: usize,
-    /// Nothing is accepted any more.
-    is_over: bool,
+    /// By listener: nothing is accepted on it any more.
+    is_over: Vec<bool>,
 }
 
 impl Accepting {
     pub(super) fn new(listeners: Vec<Listener>, most: usize) -> Accepting {
-        let armed = vec![false; listeners.len()];
-        Accepting { listeners, armed, again: None, quiet_until: Instant(0), most, is_over: false }
+        let (armed, is_over) = (vec![false; listeners.len()], vec![false; listeners.len()]);
+        Accepting { listeners, armed, again: None, quiet_until: Instant(0), most, is_over }
     }
 
     /// No accept is in flight. One that is keeps its listener alive after the process has gone, and the address taken.
@@ -52,24 +52,27 @@ impl Driver {
     /// Arms the accept of every listener that has none in flight.
     pub(super) fn arm_accepts(&mut self) {
         self.accepting.again = None;
-        if self.accepting.is_over {
-            return;
-        }
         if self.sockets.len() >= self.accepting.most {
             self.accepting.again = Some(self.now + PAUSE);
             return;
         }
         for (index, armed) in self.accepting.armed.iter_mut().enumerate() {
-            if !std::mem::replace(armed, true) {
+            if !self.accepting.is_over[index] && !std::mem::replace(armed, true) {
                 self.ring.accept(index as u32, self.accepting.listeners[index].descriptor());
             }
         }
     }
 
-    /// Accepts nothing from now on. Who has connected and was not accepted is reset with the listener.
-    pub(super) fn stop_accepting(&mut self) {
-        self.accepting.is_over = true;
-        self.cancel_accepts();
+    /// Accepts nothing on these listeners from now on. Who has connected to one and was not accepted waits for another
+    /// process that has it too, or is reset with it.
+    pub(super) fn stop_accepting(&mut self, is_meant: impl Fn(&Listener) -> bool) {
+        for (index, listener) in self.accepting.listeners.iter().enumerate() {
+            let was_over = self.accepting.is_over[index];
+            self.accepting.is_over[index] |= is_meant(listener);
+            if self.accepting.is_over[index] && !was_over && self.accepting.armed[index] {
+                self.ring.cancel_accept(index as u32);
+            }
+        }
     }
 
     fn cancel_accepts(&mut self) {

@@ -55,6 +55,7 @@ pub struct Listener {
     socket: OwnedFd,
     bound: Listen,
     is_shared: bool,
+    is_inherited: bool,
 }
 
 impl Listener {
@@ -81,7 +82,7 @@ impl Listener {
             let set = set_options(&socket, low_water);
             set.map_err(|error| ListenError { address: bound.clone(), error })?;
         }
-        Ok(Listener { socket, bound, is_shared: true })
+        Ok(Listener { socket, bound, is_shared: true, is_inherited: true })
     }
 
     /// The address, with the port that was found for port 0.
@@ -92,6 +93,11 @@ impl Listener {
     /// True: one queue of connections for all cores, so that whoever accepts them has to spread them.
     pub fn is_shared(&self) -> bool {
         self.is_shared
+    }
+
+    /// True: it outlives this process, and the next one accepts who waits there.
+    pub fn is_inherited(&self) -> bool {
+        self.is_inherited
     }
 
     /// The socket, for whoever accepts without a driver.
@@ -124,7 +130,7 @@ fn bind_tcp(address: SocketAddr, cores: usize, low_water: u32) -> io::Result<Vec
     let address = TcpListener::from(proof).local_addr()?;
     let bind = |_| {
         let socket = listen_tcp(address, low_water, cores > 1)?;
-        Ok(Listener { socket, bound: Listen::Tcp(address), is_shared: false })
+        Ok(Listener { socket, bound: Listen::Tcp(address), is_shared: false, is_inherited: false })
     };
     (0..cores).map(bind).collect()
 }
@@ -149,7 +155,8 @@ fn set_options(socket: &OwnedFd, low_water: u32) -> io::Result<()> {
 fn bind_unix(path: &Path) -> io::Result<Listener> {
     remove_stale(path)?;
     let socket = OwnedFd::from(UnixListener::bind(path)?);
-    Ok(Listener { socket, bound: Listen::Unix(path.to_path_buf()), is_shared: true })
+    let bound = Listen::Unix(path.to_path_buf());
+    Ok(Listener { socket, bound, is_shared: true, is_inherited: false })
 }
 
 /// A server that was killed leaves its socket file behind. It is removed if it is a socket and nobody answers on it.

@@ -313,8 +313,15 @@ impl Driver {
             }
             let Some(command) = self.port.as_mut().and_then(CorePort::take) else { return };
             match command.ask {
-                Ask::Drain { deadline } => self.drain_by = deadline,
-                Ask::End => self.is_dismissed = true,
+                Ask::Drain { deadline } => {
+                    self.drain_by = deadline;
+                    // Whoever comes at its own listeners is refused until the end.
+                    self.stop_accepting(Listener::is_inherited);
+                }
+                Ask::End => {
+                    self.is_dismissed = true;
+                    self.stop_accepting(|_| true);
+                }
                 _ => {}
             }
             self.step(Input::Command(command));
@@ -370,7 +377,6 @@ impl Driver {
             Output::Drained => {
                 self.is_drained = true;
                 self.drain_by = self.drain_by.min(self.now + FAREWELL);
-                self.stop_accepting();
             }
             Output::Transfer { conn, to, transfer } => self.transfer(conn, to, transfer),
         }
