@@ -14,6 +14,9 @@ pub const SECOND: u64 = 1000 * MS;
 pub const TOPICS: u64 = 3;
 pub const GROUPS: u64 = 2;
 
+/// Seeds from here on are of servers that keep their state in a file.
+pub const RESTARTS: u64 = 1_000_000;
+
 /// Events of the control thread, and of clients by what the server does with them.
 pub const EVENT: &str = "sim";
 pub const UP_TOPIC: &str = "up-topic";
@@ -154,6 +157,28 @@ pub enum Cut {
 
 impl Plan {
     pub fn new(seed: u64, cores: u16) -> Plan {
+        let mut plan = Plan::of_one_process(seed, cores);
+        if seed >= RESTARTS {
+            plan.with_restarts(&mut Rng::new(!seed));
+        }
+        plan
+    }
+
+    /// The server ends in order now and then, and the next one goes on with its state.
+    fn with_restarts(&mut self, rng: &mut Rng) {
+        self.keeps_state = true;
+        self.mishaps.drain = rng.pick(&[2, 5]);
+        let resume = &mut self.config.resume;
+        resume.enabled = true;
+        if rng.chance(60) {
+            // Nothing is lost of a restart then.
+            resume.history_size = 4096;
+            resume.ttl = Duration::from_secs(60);
+            (resume.history_bytes, resume.parked_bytes, resume.max_parked) = (256 << 20, 64 << 20, 100);
+        }
+    }
+
+    fn of_one_process(seed: u64, cores: u16) -> Plan {
         let rng = &mut Rng::new(seed);
         let mut config = config(rng);
         let people = people(rng, &mut config);
@@ -170,7 +195,7 @@ impl Plan {
             disconnect: rng.pick(&[0, 0, 1]),
             burst: rng.pick(&[1, 3, 8]),
             operator: rng.pick(&[0, 0, 3]),
-            drain: if resume { rng.pick(&[0, 0, 0, 1, 3]) } else { 0 },
+            drain: u64::from(resume && rng.chance(10)),
             request: rng.pick(&[0, 0, 3]),
             storm: rng.pick(&[0, 0, 1]),
             stats: 1,
@@ -188,7 +213,7 @@ impl Plan {
             mishaps,
             gate_timeout: 5000,
             heartbeat: rng.pick(&[1000, 3000]),
-            keeps_state: rng.chance(75),
+            keeps_state: false,
             ring: rng.pick(&[1, 2, 64]),
             staged_bytes: rng.pick(&[0, 300, 5000, 1 << 20]),
             is_shared: rng.chance(30),

@@ -19,6 +19,7 @@ mod world;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use chaos::RESTARTS;
 use world::World;
 
 /// Seeds of one number of cores.
@@ -73,6 +74,7 @@ fn run_all(cores: u16) {
     }
     FIXED.iter().filter(|(_, of)| *of == cores).for_each(|(seed, _)| run(*seed, cores));
     SEEDS.for_each(|seed| run(seed, cores));
+    (RESTARTS..RESTARTS + SEEDS.end / 2).for_each(|seed| run(seed, cores));
 }
 
 #[test]

@@ -192,7 +192,7 @@ impl Oracle {
             ttl: resume.ttl.as_nanos() as u64,
             killed_at: None,
             restored_at: None,
-            keeps_all: resume.history_size >= 256,
+            keeps_all: resume.history_size >= 4096,
             error: None,
             now: 0,
         }
