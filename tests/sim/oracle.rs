@@ -277,11 +277,16 @@ impl Oracle {
             || !self.keeps_parked
             || !self.keeps_all
             || !before.answered
+            // It is told so again until it has an event behind the loss.
+            || found.connections.iter().any(|one| one.unknown)
             || before.first_pong.is_none()
             || away + 4 * SECOND >= self.ttl
             || self.killed_at.is_some_and(|at| at > before.at);
         if !is_reason {
-            self.fail(format!("log {log} is told that its session is lost, of a restart at {restored_at}"));
+            let what = format!(
+                "log {log} is told that its session is lost, of a restart at {restored_at}: {before:?}"
+            );
+            self.fail(what);
         }
     }
 

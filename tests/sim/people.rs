@@ -507,6 +507,10 @@ impl World {
 
     fn note_control(&mut self, actor: usize, id: u32, payload: &[u8]) {
         let Ok(Control::Pong { ts }) = control::decode(id, payload) else { return };
+        if ts < 0 {
+            // Of a storm: it may have been answered ahead of the hello.
+            return;
+        }
         let found = &mut self.actors[actor];
         let log = found.log;
         if std::mem::take(&mut found.is_new) {
