@@ -421,7 +421,9 @@ impl Shard {
 
 /// Retains the newest `history` events and all that wait. What a running replay still has to send stays too, within
 /// twice the history and `max_queue`: a reader that stalls in a replay does not hold memory without end.
-#[inline]
+///
+/// Part of `push`, once for each delivery; left to the compiler, changes elsewhere decide whether it is a call.
+#[inline(always)]
 fn slide(session: &mut Session, store: &mut Store, history: u64, max_queue: u32) {
     if session.outbox.retained() <= history {
         return;
