@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -18,6 +19,10 @@ use crate::shard::step::Peer;
 
 /// Connections that may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+
+/// A process that was killed with an accept in its ring is gone a moment before its address is free.
+const RETRIES: u32 = 10;
+const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// Why an address cannot be listened on.
 #[derive(Debug)]
@@ -126,8 +131,15 @@ impl Listener {
 /// Sockets that share a port let a second server bind it too, silently. So the address is bound once without sharing,
 /// which fails if anyone else has it, and given up for the sockets that share it.
 fn bind_tcp(address: SocketAddr, cores: usize, low_water: u32) -> io::Result<Vec<Listener>> {
-    let proof = listen_tcp(address, low_water, false)?;
-    let address = TcpListener::from(proof).local_addr()?;
+    let mut proof = listen_tcp(address, low_water, false);
+    for _ in 0..RETRIES {
+        if !proof.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse) {
+            break;
+        }
+        std::thread::sleep(RETRY_AFTER);
+        proof = listen_tcp(address, low_water, false);
+    }
+    let address = TcpListener::from(proof?).local_addr()?;
     let bind = |_| {
         let socket = listen_tcp(address, low_water, cores > 1)?;
         Ok(Listener { socket, bound: Listen::Tcp(address), is_shared: false, is_inherited: false })
