@@ -16,6 +16,8 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+# Seeds in which the server restarts with its state.
+RESTARTS = "1000000..1000200"
 # name, file under src/shard, piece, instead
 MUTATIONS = [
     ("unsent bit not cleared by a send", "outbox.rs",
@@ -85,6 +87,15 @@ MUTATIONS = [
     ("what a moving connection had sent is lost", "upgrade.rs",
      "Box::new(Transfer { peer, opened, received });",
      "Box::new(Transfer { peer, opened, received: Vec::from(&received[..0]) });"),
+    ("a restart forgets which cores follow a topic", "restore.rs",
+     "        topic.interested.clone_from(&restored.interested);\n", ""),
+    ("a restart takes every client for one that never said hello", "restore.rs",
+     "            greeted: saved.greeted,", "            greeted: false,"),
+    ("a restart forgets what a peer has acknowledged", "restore.rs",
+     "            acknowledged: saved.acknowledged,", "            acknowledged: true,"),
+    ("a restart numbers topics anew", "restore.rs", "        topic.epoch = saved.epoch;\n", ""),
+    ("a state is saved before what lies between cores has come", "save.rs",
+     "        self.hand_flush(1);\n", "        self.hand_flush(2);\n"),
 ]
 
 
@@ -129,6 +140,8 @@ def main():
             missed += 1
             continue
         code, out = run(tree, a.seeds, "--test", "sim")
+        if code == 0:
+            code, out = run(tree, RESTARTS, "--test", "sim")
         story = None
         if code == 0:
             code, out = run(tree, a.seeds, "--test", "shard")
