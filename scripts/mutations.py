@@ -81,7 +81,7 @@ MUTATIONS = [
     ("one core's loss of interest ends that of all", "neighbours.rs",
      "interested.retain(|core| *core != from);", "interested.clear();"),
     ("who paused for another core never goes on", "neighbours.rs",
-     "                self.unpause(index, pause::MESH);", "                let _ = index;"),
+     "            self.unpause(index, pause::MESH);", "            let _ = index;"),
     ("who was told to hold is never released", "neighbours.rs",
      "                self.hand(core, &Handoff::Release);", "                let _ = core;"),
     ("what a moving connection had sent is lost", "upgrade.rs",

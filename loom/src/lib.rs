@@ -152,3 +152,29 @@ fn one_sender_rings() {
         assert!(!flag.may_sleep(|| false) && !flag.take(), "an owner that found work is not woken");
     });
 }
+
+/// A sender whose ring is full sleeps until there is room. One of two places is taken; the sender fills the other and
+/// has one entry more, while the receiver takes one. A receiver that looks before it takes loses the wake-up.
+#[test]
+fn a_sender_that_waits_for_room_is_woken() {
+    const PLACES: usize = 2;
+    loom::model(|| {
+        let ends = Arc::new((Link::new(0), AtomicUsize::new(1), AtomicUsize::new(0)));
+        let other = Arc::clone(&ends);
+        let sender = loom::thread::spawn(move || {
+            let (link, tail, head) = &*other;
+            tail.store(2, Ordering::Release);
+            if link.flag.may_sleep(|| 2 - head.load(Ordering::Acquire) == PLACES) {
+                link.descriptor.read();
+                link.flag.lower();
+            }
+        });
+        let (link, tail, head) = &*ends;
+        head.store(1, Ordering::Release);
+        atomic::fence(Ordering::SeqCst);
+        if tail.load(Ordering::Acquire) == PLACES && link.flag.take() {
+            link.descriptor.write();
+        }
+        sender.join().unwrap();
+    });
+}

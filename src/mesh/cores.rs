@@ -5,6 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use super::Bell;
 use crate::limits::TRAVELLING_BATCHES;
@@ -134,10 +135,11 @@ impl Neighbours {
             let place = self.next;
             self.next = (place + 1) % self.links.len();
             let link = &mut self.links[place];
-            let was_full = link.arriving.slots() == TRAVELLING_BATCHES;
             if let Ok(parcel) = link.arriving.pop() {
-                if was_full {
-                    // It may sleep over what it could not send.
+                // Looked at behind the taking: a sender that found no room and sleeps over what it could not send has
+                // filled the ring before this looks. Where it looks first, both can miss each other.
+                fence(Ordering::SeqCst);
+                if link.arriving.slots() + 1 >= TRAVELLING_BATCHES {
                     link.bell.ring();
                 }
                 return Some((place, parcel));

@@ -22,7 +22,7 @@ use crate::shard::census::Census;
 use crate::shard::split::{Restored, split};
 use crate::shard::step::CoreId;
 use crate::shard::{Setup, Shard};
-use crate::uring::{self, Core, Driver, Inherited, ListenError, Listener};
+use crate::uring::{self, Core, Driver, Inherited, ListenError, Listener, Places};
 
 /// Sockets that may be in a handshake or a close beside the established ones.
 const PASSING_SOCKETS: u32 = 1024;
@@ -277,14 +277,8 @@ struct CoreParts {
     listeners: Vec<Listener>,
     port: CorePort,
     files: u32,
-    most_sockets: usize,
+    places: Arc<Places>,
     restored: Option<Restored>,
-}
-
-/// Sockets that each of `cores` cores may have where so many files may be open.
-fn most_sockets(open_files: u64, cores: CoreId) -> usize {
-    let share = open_files.saturating_sub(RESERVED_DESCRIPTORS.into()) / u64::from(cores.max(1));
-    usize::try_from(share).unwrap_or(usize::MAX).max(1)
 }
 
 /// The thread of a core that says whether it can run, and then waits for the word.
@@ -303,7 +297,8 @@ impl CoreParts {
     ) -> Vec<CoreParts> {
         let cores = plan.processors.len() as CoreId;
         let most = plan.config.server.max_connections.saturating_add(PASSING_SOCKETS);
-        let most_sockets = most_sockets(files, cores);
+        let sockets = files.saturating_sub(RESERVED_DESCRIPTORS.into()).max(1);
+        let places = Arc::new(Places::new(usize::try_from(sockets).unwrap_or(usize::MAX)));
         let files = most.min(u32::try_from(files).unwrap_or(u32::MAX));
         let wall_ms = wall_ms_at_zero();
         let census = Arc::new(Census::new(cores));
@@ -326,7 +321,7 @@ impl CoreParts {
             listeners,
             port,
             files,
-            most_sockets,
+            places: Arc::clone(&places),
             restored: None,
         };
         ends.zip(&plan.processors).enumerate().map(part).collect()
@@ -348,16 +343,11 @@ impl CoreParts {
         if let Some(restored) = self.restored {
             shard.restore(uring::now(), &restored);
         }
-        let mut driver = match Driver::new(
-            Core::Shard(shard),
-            self.listeners,
-            Some(self.port),
-            self.files,
-            self.most_sockets,
-        ) {
-            Ok(driver) => driver,
-            Err(e) => return drop(able.send(Err(e))),
-        };
+        let mut driver =
+            match Driver::new(Core::Shard(shard), self.listeners, Some(self.port), self.files, self.places) {
+                Ok(driver) => driver,
+                Err(e) => return drop(able.send(Err(e))),
+            };
         if self.is_alone {
             driver.own_processor();
         }

@@ -35,11 +35,8 @@ impl Census {
 
     /// Takes one of `most` places for an upgraded connection; false: there is none.
     pub(super) fn reserve(&self, most: u32) -> bool {
-        let taken = self.upgraded.fetch_add(1, Ordering::Relaxed);
-        if taken >= most {
-            self.upgraded.fetch_sub(1, Ordering::Relaxed);
-        }
-        taken < most
+        let take = |taken: u32| (taken < most).then_some(taken + 1);
+        self.upgraded.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
     /// Gives a place back.

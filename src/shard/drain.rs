@@ -78,7 +78,7 @@ impl Shard {
                     let id = conn.id;
                     self.judge_again(id);
                 }
-                State::Open | State::Closing => {}
+                State::Listing | State::Open | State::Closing => {}
             }
         }
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::limits::{BATCH_BYTES, SPARE_BATCHES};
 
-use super::step::{ConnId, CoreId, EventIndex, RoomKind};
+use super::step::{CoreId, EventIndex, RoomKind};
 
 /// An event on its way to another core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,31 +98,10 @@ pub enum Handoff<'a> {
         /// The topic.
         topic: &'a str,
     },
-    /// To the home of a topic: its recent entries, for a core that is not interested.
-    Snapshot {
-        /// The topic.
-        topic: &'a str,
-        /// Numbers above this.
-        after: u64,
-        /// Who asked.
-        conn: ConnId,
-    },
-    /// Answer to `Snapshot`.
-    Snapshotted {
-        /// Who asked.
-        conn: ConnId,
-        /// Recent events with their numbers.
-        history: Past<'a>,
-    },
     /// Tell the rows of your clients.
-    List {
-        /// Who asked.
-        conn: ConnId,
-    },
+    List,
     /// Answer to `List`.
     Listed {
-        /// Who asked.
-        conn: ConnId,
         /// A line for each client; none = too long.
         rows: Option<&'a str>,
     },
@@ -168,8 +147,6 @@ enum Tag {
     Interest,
     Interested,
     Disinterest,
-    Snapshot,
-    Snapshotted,
     List,
     Listed,
     Hold,
@@ -177,7 +154,7 @@ enum Tag {
     Flush,
 }
 
-const TAGS: [Tag; 14] = [
+const TAGS: [Tag; 12] = [
     Tag::Number,
     Tag::Numbered,
     Tag::Deliver,
@@ -185,8 +162,6 @@ const TAGS: [Tag; 14] = [
     Tag::Interest,
     Tag::Interested,
     Tag::Disinterest,
-    Tag::Snapshot,
-    Tag::Snapshotted,
     Tag::List,
     Tag::Listed,
     Tag::Hold,
@@ -255,10 +230,6 @@ impl Batch {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    fn conn(&mut self, conn: ConnId) {
-        self.number(u64::from(conn.generation) << 32 | u64::from(conn.index));
-    }
-
     fn receipt(&mut self, receipt: Option<Receipt>) {
         self.number(receipt.unwrap_or(0));
     }
@@ -321,22 +292,11 @@ impl Batch {
                 self.number(*topic_seq);
                 self.history(history);
             }
-            Handoff::Snapshot { topic, after, conn } => {
-                self.text(topic);
-                self.number(*after);
-                self.conn(*conn);
-            }
-            Handoff::Snapshotted { conn, history } => {
-                self.conn(*conn);
-                self.history(history);
-            }
-            Handoff::List { conn } => self.conn(*conn),
-            Handoff::Listed { conn, rows } => {
-                self.conn(*conn);
+            Handoff::Listed { rows } => {
                 self.bytes.push(u8::from(rows.is_some()));
                 self.text(rows.unwrap_or_default());
             }
-            Handoff::Hold | Handoff::Release => {}
+            Handoff::List | Handoff::Hold | Handoff::Release => {}
             Handoff::Flush { round } => self.bytes.push(*round),
         }
     }
@@ -352,9 +312,7 @@ impl Handoff<'_> {
             Handoff::Interest { .. } => Tag::Interest,
             Handoff::Interested { .. } => Tag::Interested,
             Handoff::Disinterest { .. } => Tag::Disinterest,
-            Handoff::Snapshot { .. } => Tag::Snapshot,
-            Handoff::Snapshotted { .. } => Tag::Snapshotted,
-            Handoff::List { .. } => Tag::List,
+            Handoff::List => Tag::List,
             Handoff::Listed { .. } => Tag::Listed,
             Handoff::Hold => Tag::Hold,
             Handoff::Release => Tag::Release,
@@ -395,11 +353,6 @@ impl<'a> Reader<'a> {
     fn text(&mut self) -> &'a str {
         let length = self.length() as usize;
         std::str::from_utf8(self.slice(length)).expect("it was written from a string")
-    }
-
-    fn conn(&mut self) -> ConnId {
-        let number = self.number();
-        ConnId { index: number as u32, generation: (number >> 32) as u32 }
     }
 
     fn receipt(&mut self) -> Option<Receipt> {
@@ -461,14 +414,10 @@ impl<'a> Reader<'a> {
                 Handoff::Interested { topic: self.text(), topic_seq: self.number(), history: self.history() }
             }
             Tag::Disinterest => Handoff::Disinterest { topic: self.text() },
-            Tag::Snapshot => {
-                Handoff::Snapshot { topic: self.text(), after: self.number(), conn: self.conn() }
-            }
-            Tag::Snapshotted => Handoff::Snapshotted { conn: self.conn(), history: self.history() },
-            Tag::List => Handoff::List { conn: self.conn() },
+            Tag::List => Handoff::List,
             Tag::Listed => {
-                let (conn, is_there) = (self.conn(), self.byte() != 0);
-                Handoff::Listed { conn, rows: Some(self.text()).filter(|_| is_there) }
+                let is_there = self.byte() != 0;
+                Handoff::Listed { rows: Some(self.text()).filter(|_| is_there) }
             }
             Tag::Hold => Handoff::Hold,
             Tag::Release => Handoff::Release,
@@ -561,7 +510,6 @@ mod tests {
         let mut history = History::default();
         history.push(7, &small);
         history.push(8, &shared(1));
-        let conn = ConnId { index: 5, generation: 6 };
         let handoffs = [
             Handoff::Number { topic: "t", event: 3, payload: b"payload" },
             Handoff::Numbered { topic: "", topic_seq: 9, event: shared(0), receipt: None },
@@ -571,11 +519,9 @@ mod tests {
             Handoff::Interest { topic: "t" },
             Handoff::Interested { topic: "t", topic_seq: 8, history: history.past() },
             Handoff::Disinterest { topic: "t" },
-            Handoff::Snapshot { topic: "t", after: 1, conn },
-            Handoff::Snapshotted { conn, history: history.past() },
-            Handoff::List { conn },
-            Handoff::Listed { conn, rows: Some("row") },
-            Handoff::Listed { conn, rows: None },
+            Handoff::List,
+            Handoff::Listed { rows: Some("row") },
+            Handoff::Listed { rows: None },
             Handoff::Hold,
             Handoff::Release,
             Handoff::Flush { round: 2 },

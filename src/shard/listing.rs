@@ -10,10 +10,18 @@ use super::handoff::Handoff;
 use super::session::{NONE, State};
 use super::step::{ClientRow, ConnId, CoreId};
 
-/// A `GET /clients` that waits for other cores.
+/// `GET /clients` of several askers. Other cores are asked once at a time, however many ask here.
+#[derive(Debug, Default)]
+pub(super) struct Listings {
+    round: Option<Round>,
+    /// They came while a round ran, which may have their own connection not in it: the next one is theirs.
+    waiting: Vec<ConnId>,
+}
+
+/// Other cores were asked.
 #[derive(Debug)]
-pub(super) struct Listing {
-    conn: ConnId,
+struct Round {
+    askers: Vec<ConnId>,
     /// Cores that have not answered.
     left: CoreId,
     /// By time of connecting, in Unix milliseconds.
@@ -21,6 +29,30 @@ pub(super) struct Listing {
     /// Of the rows.
     bytes: usize,
     is_long: bool,
+}
+
+impl Round {
+    fn add(&mut self, rows: Option<&str>) {
+        let rows = rows.unwrap_or_else(|| {
+            self.is_long = true;
+            ""
+        });
+        self.bytes += rows.len();
+        self.is_long |= self.bytes > LISTING_BYTES;
+        if self.is_long {
+            self.rows = Vec::new();
+            return;
+        }
+        let rows = rows.lines().filter_map(|line| line.split_once(' '));
+        self.rows.extend(rows.map(|(at, row)| (at.parse().unwrap_or(0), row.to_owned())));
+    }
+
+    /// The answer; none: it is too long.
+    fn body(mut self) -> Option<Vec<u8>> {
+        self.rows.sort_by_key(|(at, _)| *at);
+        let rows: Vec<&str> = self.rows.iter().map(|(_, row)| &**row).collect();
+        (!self.is_long).then(|| format!("[{}]", rows.join(",")).into_bytes())
+    }
 }
 
 impl Shard {
@@ -34,64 +66,58 @@ impl Shard {
     /// Answers `GET /clients`, in order of connecting, once all cores have told their rows.
     pub(super) fn list_clients(&mut self, index: u32) {
         let conn = self.conn_mut(index);
-        conn.state = State::Waiting(Vec::new());
+        conn.state = State::Listing;
         let conn = conn.id;
-        let left = self.cores - 1;
-        self.listings.push(Listing { conn, left, rows: Vec::new(), bytes: 0, is_long: false });
-        let own = self.public_rows();
-        self.add_rows(conn, own.as_deref());
-        for core in self.other_cores() {
-            self.hand(core, &Handoff::List { conn });
+        self.listings.waiting.push(conn);
+        self.begin_listing();
+    }
+
+    /// Begins a round if none runs and somebody still waits for one.
+    fn begin_listing(&mut self) {
+        if self.listings.round.is_some() {
+            return;
         }
-        self.finish_listing(conn);
+        let mut askers = std::mem::take(&mut self.listings.waiting);
+        askers.retain(|conn| self.find_conn(*conn).is_some());
+        if askers.is_empty() {
+            return;
+        }
+        let left = self.cores - 1;
+        let mut round = Round { askers, left, rows: Vec::new(), bytes: 0, is_long: false };
+        round.add(self.public_rows().as_deref());
+        self.listings.round = Some(round);
+        for core in self.other_cores() {
+            self.hand(core, &Handoff::List);
+        }
+        self.finish_listing();
     }
 
     /// Another core wants the rows of this one.
-    pub(super) fn on_list(&mut self, from: CoreId, conn: ConnId) {
+    pub(super) fn on_list(&mut self, from: CoreId) {
         let rows = self.public_rows();
-        self.hand(from, &Handoff::Listed { conn, rows: rows.as_deref() });
+        self.hand(from, &Handoff::Listed { rows: rows.as_deref() });
     }
 
     /// Rows of another core; none: they are too long.
-    pub(super) fn on_listed(&mut self, conn: ConnId, rows: Option<&str>) {
-        self.add_rows(conn, rows);
-        if let Some(listing) = self.listings.iter_mut().find(|listing| listing.conn == conn) {
-            listing.left -= 1;
-        }
-        self.finish_listing(conn);
+    pub(super) fn on_listed(&mut self, rows: Option<&str>) {
+        let round = self.listings.round.as_mut().expect("a round waits until all cores have answered");
+        round.add(rows);
+        round.left -= 1;
+        self.finish_listing();
     }
 
-    fn add_rows(&mut self, conn: ConnId, rows: Option<&str>) {
-        let found = self.listings.iter_mut().find(|listing| listing.conn == conn);
-        let listing = found.expect("a listing waits until all cores have answered");
-        let Some(rows) = rows else {
-            listing.is_long = true;
-            return;
-        };
-        listing.bytes += rows.len();
-        listing.is_long |= listing.bytes > LISTING_BYTES;
-        if listing.is_long {
-            listing.rows = Vec::new();
-            return;
+    fn finish_listing(&mut self) {
+        let Some(mut round) = self.listings.round.take_if(|round| round.left == 0) else { return };
+        let askers = std::mem::take(&mut round.askers);
+        let body = round.body();
+        for conn in askers {
+            let Some(index) = self.find_conn(conn) else { continue };
+            match &body {
+                Some(body) => self.respond(index, |out| write_json(out, 200, body)),
+                None => self.refuse(index, &Refusal::LONG_LISTING),
+            }
         }
-        let rows = rows.lines().filter_map(|line| line.split_once(' '));
-        listing.rows.extend(rows.map(|(at, row)| (at.parse().unwrap_or(0), row.to_owned())));
-    }
-
-    fn finish_listing(&mut self, conn: ConnId) {
-        let Some(at) = self.listings.iter().position(|listing| listing.conn == conn && listing.left == 0)
-        else {
-            return;
-        };
-        let mut listing = self.listings.swap_remove(at);
-        let Some(index) = self.find_conn(conn) else { return };
-        if listing.is_long {
-            return self.refuse(index, &Refusal::LONG_LISTING);
-        }
-        listing.rows.sort_by_key(|(at, _)| *at);
-        let rows: Vec<&str> = listing.rows.iter().map(|(_, row)| &**row).collect();
-        let body = format!("[{}]", rows.join(","));
-        self.respond(index, |out| write_json(out, 200, body.as_bytes()));
+        self.begin_listing();
     }
 
     /// A line for each connected client, in order of connecting: when, and its row as JSON. None when they are longer

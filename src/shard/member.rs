@@ -5,7 +5,7 @@ use crate::limits;
 use super::Shard;
 use super::handoff::{Handoff, Past, home};
 use super::session::{Job, Membership, Origin, Session, pause};
-use super::step::{Answer, ConnId, RoomKind, SessionId};
+use super::step::{Answer, RoomKind, SessionId};
 use super::store::Slot;
 use super::topic::Waiter;
 
@@ -80,18 +80,21 @@ impl Shard {
         }
         let after = u64::try_from(from_seq).unwrap_or(0);
         match self.rooms.find(RoomKind::Topic, topic).filter(|room| self.knows_topic(*room)) {
-            Some(room) => {
-                let newer = self.rooms.topic(room).history.iter().filter(|(seq, _)| *seq > after);
-                let slots: Vec<Slot> = newer.map(|(_, slot)| *slot).collect();
-                self.push_snapshot(session, slots);
-            }
+            Some(room) => self.answer_snapshot(session, room, after),
             None if self.is_home(RoomKind::Topic, topic) => {}
             None => {
-                let (conn, to) = (self.conn(index).id, self.home_of(topic));
-                self.hand(to, &Handoff::Snapshot { topic, after, conn });
+                let (conn, room) = (self.conn(index).id, self.rooms.find_or_make(RoomKind::Topic, topic));
+                self.ask_home(room, Waiter::Snapshot { conn, after });
                 self.pause(index, pause::HOME);
             }
         }
+    }
+
+    /// What the topic has above a number.
+    fn answer_snapshot(&mut self, session: u32, room: u32, after: u64) {
+        let newer = self.rooms.topic(room).history.iter().filter(|(seq, _)| *seq > after);
+        let slots: Vec<Slot> = newer.map(|(_, slot)| *slot).collect();
+        self.push_snapshot(session, slots);
     }
 
     /// Unsequenced events in stream order. They are held like a session's history: over the byte budget they leave.
@@ -260,6 +263,12 @@ impl Shard {
                 self.subscribe(self.session_of(index), room);
                 self.unpause(index, pause::HOME);
             }
+            Waiter::Snapshot { conn, after } => {
+                if let Some(index) = self.find_conn(conn).filter(|index| self.conn(*index).is_open()) {
+                    self.answer_snapshot(self.session_of(index), room, after);
+                    self.unpause(index, pause::HOME);
+                }
+            }
             Waiter::Order { ticket, session } => {
                 let found = self.find_generation(session);
                 let found = found.filter(|session| !self.sessions[*session as usize].is_parked());
@@ -276,16 +285,6 @@ impl Shard {
                 self.reply(ticket, answer);
             }
         }
-    }
-
-    pub(super) fn on_snapshotted(&mut self, conn: ConnId, history: Past<'_>) {
-        let Some(index) = self.find_conn(conn).filter(|index| self.conn(*index).is_open()) else { return };
-        let slots: Vec<Slot> = history.map(|(_, event)| self.store_crossing(event)).collect();
-        self.push_snapshot(self.session_of(index), slots.clone());
-        for slot in slots {
-            self.store.unpin(slot);
-        }
-        self.unpause(index, pause::HOME);
     }
 
     pub(super) fn is_member(&self, session: u32, kind: RoomKind, name: &str) -> bool {

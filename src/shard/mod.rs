@@ -65,7 +65,7 @@ use admit::Admission;
 use census::Census;
 use close::Probe;
 use drain::Drain;
-use listing::Listing;
+use listing::Listings;
 use neighbours::Neighbours;
 use publish::Receipts;
 use save::Saving;
@@ -160,8 +160,7 @@ pub struct Shard {
     /// Sessions that lost their connection while a probe ran.
     orphaned: Vec<SessionId>,
     neighbours: Neighbours,
-    /// Wait for the rows of other cores.
-    listings: Vec<Listing>,
+    listings: Listings,
     outputs: VecDeque<Output>,
     counters: Counters,
     encoded: Box<[u64]>,
@@ -236,7 +235,7 @@ impl Shard {
             resumable: Vec::new(),
             orphaned: Vec::new(),
             neighbours: Neighbours::new(setup.cores.max(1), setup.staged_bytes),
-            listings: Vec::new(),
+            listings: Listings::default(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
             encoded: vec![0; events].into_boxed_slice(),
@@ -369,7 +368,7 @@ impl Shard {
         let conn = self.conn(index);
         let due = |since: Instant, after: Duration| since + after <= self.now;
         match &conn.state {
-            State::Handshake(_) if due(conn.since, server.handshake_timeout) => {
+            State::Handshake(_) | State::Listing if due(conn.since, server.handshake_timeout) => {
                 self.counters.handshake_timeouts += 1;
                 self.abort(index);
                 return;
@@ -413,7 +412,7 @@ impl Shard {
         let server = &self.config.server;
         let Some(conn) = self.conns[index as usize].as_mut() else { return };
         let at = match &conn.state {
-            State::Handshake(_) => conn.since + server.handshake_timeout,
+            State::Handshake(_) | State::Listing => conn.since + server.handshake_timeout,
             State::Waiting(_) => NEVER,
             State::Closing => conn.since + Duration::from_secs(limits::CLOSE_SECONDS),
             State::Open => {

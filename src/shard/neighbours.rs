@@ -4,6 +4,8 @@
 //! [`Setup::staged_bytes`](super::Setup) the connections that feed it are not read until half is gone. A home
 //! core that has too much to spread tells those that feed it to hold, and they pause their connections.
 
+use std::collections::VecDeque;
+
 use super::Shard;
 use super::handoff::{Batch, Body, Crossing, Handoff, History, Outgoing, Receipt, Receivers, home};
 use super::publish::To;
@@ -24,8 +26,8 @@ pub(super) struct Neighbours {
     held: Box<[bool]>,
     /// Something was handed to a core that takes no more for now.
     pressed: bool,
-    /// Paused connections that fed such a core.
-    feeding: Vec<ConnId>,
+    /// Paused connections that fed such a core, in order of pausing.
+    feeding: VecDeque<ConnId>,
 }
 
 impl Neighbours {
@@ -37,7 +39,7 @@ impl Neighbours {
             holds: vec![false; cores].into(),
             held: vec![false; cores].into(),
             pressed: false,
-            feeding: Vec::new(),
+            feeding: VecDeque::new(),
         }
     }
 
@@ -93,7 +95,7 @@ impl Shard {
         }
         let Some(conn) = self.conns[index as usize].as_ref().filter(|conn| conn.is_open()) else { return };
         if conn.paused & pause::MESH == 0 {
-            self.neighbours.feeding.push(conn.id);
+            self.neighbours.feeding.push_back(conn.id);
             self.counters.mesh_pauses += 1;
             self.pause(index, pause::MESH);
         }
@@ -112,12 +114,19 @@ impl Shard {
         if self.neighbours.feeding.is_empty() || self.neighbours.holds.contains(&true) {
             return false;
         }
-        while let Some(conn) = self.neighbours.feeding.pop() {
-            if let Some(index) = self.find_conn(conn).filter(|index| self.conn(*index).is_open()) {
-                self.unpause(index, pause::MESH);
-            }
+        // One at a time: what it has held goes out before the next one is let go, and may be enough.
+        if let Some(conn) = self.neighbours.feeding.pop_front()
+            && let Some(index) = self.find_conn(conn).filter(|index| self.conn(*index).is_open())
+        {
+            self.unpause(index, pause::MESH);
         }
         true
+    }
+
+    /// The owner of an id publishes more than other cores take: it lives, although nothing is read of it.
+    pub(super) fn is_feeding(&self, session: u32) -> bool {
+        let conn = self.sessions[session as usize].conn;
+        self.conn(conn).paused & pause::MESH != 0
     }
 
     pub(super) fn on_handoff(&mut self, from: CoreId, handoff: Handoff<'_>) {
@@ -140,13 +149,8 @@ impl Shard {
                 self.on_interested(topic, topic_seq, history);
             }
             Handoff::Disinterest { topic } => self.on_disinterest(from, topic),
-            Handoff::Snapshot { topic, after, conn } => {
-                let history = self.history_of(topic, after);
-                self.hand(from, &Handoff::Snapshotted { conn, history: history.past() });
-            }
-            Handoff::Snapshotted { conn, history } => self.on_snapshotted(conn, history),
-            Handoff::List { conn } => self.on_list(from, conn),
-            Handoff::Listed { conn, rows } => self.on_listed(conn, rows),
+            Handoff::List => self.on_list(from),
+            Handoff::Listed { rows } => self.on_listed(rows),
             Handoff::Hold => self.neighbours.holds[usize::from(from)] = true,
             Handoff::Release => self.neighbours.holds[usize::from(from)] = false,
             Handoff::Flush { round } => self.on_flush(round),
@@ -176,7 +180,7 @@ impl Shard {
             found.interested.push(from);
         }
         let topic_seq = found.seq;
-        let history = self.history_of(topic, 0);
+        let history = self.history_of(topic);
         self.settle_room(room);
         self.hand(from, &Handoff::Interested { topic, topic_seq, history: history.past() });
     }
@@ -187,11 +191,11 @@ impl Shard {
         self.settle_room(room);
     }
 
-    /// A topic's history above a number, for another core.
-    fn history_of(&self, topic: &str, after: u64) -> History {
+    /// A topic's history, for another core.
+    fn history_of(&self, topic: &str) -> History {
         let mut history = History::default();
         let Some(room) = self.rooms.find(RoomKind::Topic, topic) else { return history };
-        for (seq, slot) in self.rooms.topic(room).history.iter().filter(|(seq, _)| *seq > after) {
+        for (seq, slot) in &self.rooms.topic(room).history {
             if let Some(event) = crossing(&self.store, *slot) {
                 history.push(*seq, &event);
             }

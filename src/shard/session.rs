@@ -282,6 +282,8 @@ pub enum State {
     Handshake(Vec<u8>),
     /// The id has an owner that is being probed; the request and what followed it wait.
     Waiting(Vec<u8>),
+    /// `GET /clients`, which other cores are asked for.
+    Listing,
     /// Upgraded; has a session.
     Open,
     /// What is in the lane is still written, then it is finished.
@@ -412,7 +414,7 @@ impl Conn {
     pub fn unfinished_bytes(&self) -> usize {
         let head = match &self.state {
             State::Handshake(received) | State::Waiting(received) => received.len(),
-            State::Open => 0,
+            State::Open | State::Listing => 0,
             State::Closing => self.lane.as_ref().map_or(0, |lane| lane.len()),
         };
         head + self.decoder.buffered() + self.held.len()

@@ -253,8 +253,9 @@ pub struct Command {
     pub ask: Ask,
 }
 
-/// What the control thread asks. Everything but `Publish` and `Drain` concerns this core alone; the control thread asks
-/// all cores (or the home of an id, [`home_of_client`](super::home_of_client)) and merges.
+/// What the control thread asks. Nearly everything concerns this core alone, and the control thread asks all cores, or
+/// the home of an id ([`home_of_client`](super::home_of_client)), and merges; `Publish`, `Member` of a topic and `Save`
+/// are answered when other cores have done their part.
 #[derive(Debug)]
 pub enum Ask {
     /// Publish; answered when the event is in the outbox of every receiver on every core. Topics: ask the home core

@@ -47,6 +47,13 @@ pub struct Topic {
 pub enum Waiter {
     /// A subscribe of this connection.
     Subscribe(ConnId),
+    /// A request of this connection for the events above a number.
+    Snapshot {
+        /// Who asked.
+        conn: ConnId,
+        /// The number.
+        after: u64,
+    },
     /// An order of the operator.
     Order {
         /// Of the command.

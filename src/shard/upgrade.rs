@@ -108,6 +108,9 @@ impl Shard {
             let owner = self.pinned.get(id).copied();
             if let Some(owner) = owner.filter(|owner| !self.sessions[*owner as usize].is_parked()) {
                 match self.admission.duplicate_id() {
+                    DuplicateId::Reject if self.is_feeding(owner) => {
+                        return Verdict::Refuse(Refusal::DUPLICATE_ID);
+                    }
                     DuplicateId::Reject => return Verdict::Duplicate(owner),
                     DuplicateId::Takeover => self.take_over(owner),
                 }
@@ -291,6 +294,8 @@ impl Shard {
                 self.account_unfinished(index);
             }
             State::Waiting(_) => self.refuse_duplicate(id),
+            // Its request is complete; what follows is of no interest.
+            State::Listing => {}
             State::Open if conn.paused != 0 || !conn.held.is_empty() => {
                 self.hold(index, bytes);
                 self.account_unfinished(index);

@@ -4,10 +4,12 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Driver;
 use super::listen::Listener;
+use super::places::Places;
 use crate::shard::step::{Input, Instant, Level, LogLine};
 
 /// How long accepting pauses for want of descriptors or memory, unless a connection closes sooner.
@@ -26,21 +28,26 @@ pub(super) struct Accepting {
     again: Option<Instant>,
     /// When a shortage may be logged again.
     quiet_until: Instant,
-    /// Sockets that there may be at one time.
-    most: usize,
+    /// Each socket takes one, whichever core it is on.
+    places: Arc<Places>,
     /// By listener: nothing is accepted on it any more.
     is_over: Vec<bool>,
 }
 
 impl Accepting {
-    pub(super) fn new(listeners: Vec<Listener>, most: usize) -> Accepting {
+    pub(super) fn new(listeners: Vec<Listener>, places: Arc<Places>) -> Accepting {
         let (armed, is_over) = (vec![false; listeners.len()], vec![false; listeners.len()]);
-        Accepting { listeners, armed, again: None, quiet_until: Instant(0), most, is_over }
+        Accepting { listeners, armed, again: None, quiet_until: Instant(0), places, is_over }
     }
 
     /// No accept is in flight. One that is keeps its listener alive after the process has gone, and the address taken.
     pub(super) fn is_idle(&self) -> bool {
         !self.armed.contains(&true)
+    }
+
+    /// A socket was closed.
+    pub(super) fn closed(&self) {
+        self.places.release();
     }
 
     pub(super) fn again(&self) -> Option<Instant> {
@@ -52,7 +59,7 @@ impl Driver {
     /// Arms the accept of every listener that has none in flight.
     pub(super) fn arm_accepts(&mut self) {
         self.accepting.again = None;
-        if self.sockets.len() >= self.accepting.most {
+        if self.accepting.places.is_full() {
             self.accepting.again = Some(self.now + PAUSE);
             return;
         }
@@ -99,7 +106,7 @@ impl Driver {
 
     pub(super) fn on_accepted(&mut self, listener: u32, socket: OwnedFd, armed: bool) {
         self.accepting.armed[listener as usize] = armed;
-        if self.sockets.len() >= self.accepting.most {
+        if !self.accepting.places.take() {
             // Dropped: what is left of the descriptors is for the rest of the process. Others wait to be accepted.
             return self.pause_accepting(libc::EMFILE);
         }

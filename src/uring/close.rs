@@ -72,6 +72,7 @@ impl Driver {
             self.ring.unregister(conn.index);
         }
         drop(self.sockets.remove(conn));
+        self.accepting.closed();
         self.accept_after_close();
     }
 

@@ -3,12 +3,13 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{Core, Driver, Listener, StartError};
+use super::{Core, Driver, Listener, Places, StartError};
 use crate::config::{Listen, Server};
 use crate::echo::Echo;
 
@@ -63,7 +64,8 @@ pub fn run_echo(
 
 /// Nothing else in the process needs a descriptor.
 fn echo(listeners: Vec<Listener>, files: u32) -> Result<Driver, StartError> {
-    Driver::new(Core::Echo(Box::new(Echo::new())), listeners, None, files, usize::MAX)
+    let places = Arc::new(Places::new(usize::MAX));
+    Driver::new(Core::Echo(Box::new(Echo::new())), listeners, None, files, places)
 }
 
 /// Raises the soft limit of open files to the hard one, which anybody may; the limit that then holds.

@@ -4,13 +4,14 @@
 //!
 //! 1. **Read the clock**, once. Everything in the turn happens at that time; only sends look again.
 //! 2. **Reap.** Every completion is taken out of the kernel's queue.
-//! 3. **Handoffs** of other cores, with a budget, so that a flood of them cannot starve the sockets. They come between
-//!    reaping and acting: whatever another core did before one of these completions came about is taken before it.
+//! 3. **Handoffs** of other cores, for half a millisecond. They come between reaping and acting: whatever another core
+//!    did before one of these completions came about is taken before it. When completions are left over, the next turn
+//!    begins with those instead, so that neither starves the other.
 //! 4. **Act** on the completions, in order. Received bytes go to the core where they lie, and the buffer goes straight
 //!    back, because a kernel without buffers ends receives. When the core says that what waits for someone should be
 //!    sent first ([`Core::wants_flush`]), or when [`INPUT_TIME`] is over, the rest stays where it is until the next
-//!    turn: input is taken no faster than output leaves. Then the **commands** of the control thread, again with a
-//!    budget.
+//!    turn: input is taken no faster than output leaves. Then the **commands** of the control thread,
+//!    one at least.
 //! 5. **Timers**, after input: who has just been heard from is not idle. Then what there is for other cores is
 //!    **handed over**, and those that sleep are woken, once for all that they were told: they work while this core
 //!    sends.
@@ -51,6 +52,7 @@ mod inherit;
 mod listen;
 mod neighbours;
 mod pace;
+mod places;
 mod ring;
 mod sockets;
 mod start;
@@ -58,12 +60,14 @@ mod sys;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::core::Core;
 pub use self::echo::{raise_open_files, run_echo};
 pub use self::inherit::{InheritError, Inherited, InheritedSocket};
 pub use self::listen::{ListenError, Listener};
+pub use self::places::Places;
 pub use self::start::{Finding, Grade, StartError, findings};
 pub use self::sys::now;
 
@@ -87,6 +91,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// How long a core with a processor of its own goes on turning after a handoff, because another one may follow: about
 /// as long as it takes to wake a sleeper, which also costs the sender a system call.
 const SPIN: Duration = Duration::from_micros(5);
+/// How long timers wait for completions that are left over.
+const TIMER_PATIENCE: Duration = Duration::from_millis(100);
 /// Commands of a turn.
 const COMMANDS: usize = 64;
 
@@ -116,6 +122,8 @@ pub struct Driver {
     acknowledged: Vec<SessionId>,
     /// When the drain that was ordered ends at the latest.
     drain_by: Instant,
+    /// Completions are left over by a turn that took handoffs first.
+    are_completions_first: bool,
     /// The core has no connections any more.
     is_drained: bool,
     /// The control thread has no more questions.
@@ -124,8 +132,8 @@ pub struct Driver {
 
 impl Driver {
     /// A driver for `core` that accepts on `listeners`. `files`: sockets that get a place in the table of registered
-    /// files, which is bounded by the limit of open files; others work too, a little slower. `most`: sockets that it
-    /// may have at one time; more wait to be accepted.
+    /// files, which is bounded by the limit of open files; others work too, a little slower. `places`: for
+    /// the sockets of all cores; more wait to be accepted.
     ///
     /// # Errors
     /// The kernel gives no ring.
@@ -134,13 +142,13 @@ impl Driver {
         listeners: Vec<Listener>,
         port: Option<CorePort>,
         files: u32,
-        most: usize,
+        places: Arc<Places>,
     ) -> Result<Driver, StartError> {
         Ok(Driver {
             core,
             ring: Ring::new(files)?,
             sockets: Sockets::default(),
-            accepting: Accepting::new(listeners, most),
+            accepting: Accepting::new(listeners, places),
             port,
             mesh: Mesh::default(),
             spin: Duration::ZERO,
@@ -152,6 +160,7 @@ impl Driver {
             closing: VecDeque::new(),
             acknowledged: Vec::new(),
             drain_by: Instant(0),
+            are_completions_first: false,
             is_drained: false,
             is_dismissed: false,
         })
@@ -186,9 +195,15 @@ impl Driver {
         self.now = sys::now();
         self.pace.begin(self.now);
         self.ring.collect();
-        self.take_handoffs();
-        self.act_on_completions();
-        self.pace.pass(Phase::Reap, sys::now());
+        if self.are_completions_first {
+            self.act_on_completions();
+            self.take_handoffs();
+        } else {
+            self.take_handoffs();
+            self.act_on_completions();
+        }
+        // Neither keeps the other waiting for longer than a turn.
+        self.are_completions_first = !self.are_completions_first && self.ring.has_next();
         self.take_commands();
         self.fire_timers();
         self.send_handoffs();
@@ -221,6 +236,7 @@ impl Driver {
                 Done::Bell => self.arm_bell(),
             }
         }
+        self.pace.pass(Phase::Reap, sys::now());
         self.ring.buffers().publish();
         // Only now, behind the buffers that were given back: armed without a buffer, a receive ends at once.
         while let Some(conn) = self.starved.pop() {
@@ -229,8 +245,12 @@ impl Driver {
     }
 
     /// Whether this turn may take more input: nobody has to be sent to first, and it did not take long yet.
-    pub(in crate::uring) fn takes_input(&self) -> bool {
-        !self.core.wants_flush() && sys::now() < self.now + INPUT_TIME
+    fn takes_input(&self) -> bool {
+        self.takes_input_until(self.now + INPUT_TIME)
+    }
+
+    fn takes_input_until(&self, until: Instant) -> bool {
+        !self.core.wants_flush() && sys::now() < until
     }
 
     fn on_received(&mut self, conn: ConnId, mut intake: Intake, armed: bool) {
@@ -307,8 +327,9 @@ impl Driver {
     }
 
     fn take_commands(&mut self) {
-        for _ in 0..COMMANDS {
-            if !self.takes_input() {
+        for taken in 0..COMMANDS {
+            // One at least: a core that is busy is still asked, told to drain, and known to live.
+            if taken > 0 && !self.takes_input() {
                 return;
             }
             let Some(command) = self.port.as_mut().and_then(CorePort::take) else { return };
@@ -330,7 +351,9 @@ impl Driver {
     }
 
     fn fire_timers(&mut self) {
-        if self.core.next_deadline().is_some_and(|when| when <= self.now) {
+        // Who has been heard from and was not handled yet is not idle; but no backlog keeps timers out for long.
+        let patience = if self.ring.has_next() { TIMER_PATIENCE } else { Duration::ZERO };
+        if self.core.next_deadline().is_some_and(|when| when + patience <= self.now) {
             self.step(Input::Tick);
             self.pace.pass(Phase::Timers, sys::now());
         }
@@ -407,6 +430,7 @@ impl Driver {
                 // A connection without bytes to send may have got others going.
                 self.settle();
                 if !self.fill_chunk() {
+                    self.settle();
                     return false;
                 }
             }

@@ -4,7 +4,7 @@
 
 use super::pace::Phase;
 use super::sockets::State;
-use super::{Driver, sys};
+use super::{Driver, INPUT_TIME, sys};
 use crate::mesh::{Moving, Parcel};
 use crate::shard::handoff::Batch;
 use crate::shard::step::{ConnId, CoreId, Input, Instant, Transfer};
@@ -38,17 +38,19 @@ impl Mesh {
 }
 
 impl Driver {
-    /// Takes what other cores have sent, as long as what waits for someone need not be sent first.
+    /// Takes what other cores have sent, as long as what waits for someone need not be sent first, and for half of the
+    /// time for input at most.
     pub(super) fn take_handoffs(&mut self) {
         let mut budget = HANDOFFS;
-        while budget > 0 && self.takes_input() {
+        let until = (sys::now() + INPUT_TIME / 2).min(self.now + INPUT_TIME);
+        while budget > 0 && self.takes_input_until(until) {
             let Some((place, mut batch)) = self.mesh.reading.take().or_else(|| self.next_batch()) else {
                 return;
             };
             let from = self.neighbour(place);
             self.mesh.last_handoff = Some(self.now);
             while budget > 0
-                && self.takes_input()
+                && self.takes_input_until(until)
                 && let Some(handoff) = batch.take()
             {
                 budget -= 1;
@@ -59,6 +61,8 @@ impl Driver {
             if !batch.is_read() {
                 self.mesh.reading = Some((place, batch));
             } else if let Some(port) = &mut self.port {
+                // Here, not where it was written: that core may sleep, and large events would live on in it.
+                batch.clear();
                 port.neighbours().give_back(place, batch);
             }
         }
@@ -133,5 +137,67 @@ impl Driver {
     /// Whether something waits for room to the core at this place.
     pub(super) fn waits_for(&self, to: CoreId) -> bool {
         self.core.has_batch(to) || self.mesh.moving.iter().any(|(core, _)| *core == to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::mesh::{self, Notice};
+    use crate::schema::Schema;
+    use crate::shard::admit::Admission;
+    use crate::shard::census::Census;
+    use crate::shard::handoff::{Body, Crossing, Handoff, Receivers};
+    use crate::shard::step::{Ask, Command};
+    use crate::shard::{Setup, Shard};
+    use crate::uring::Core;
+    use crate::uring::Places;
+
+    #[test]
+    fn a_flood_of_handoffs_does_not_keep_the_control_thread_waiting() {
+        let config = Config::default();
+        let schema = Arc::new(Schema::builtin());
+        let quote = schema.by_name("quote").unwrap();
+        let data = serde_json::json!({"symbol": "x".repeat(64), "bid": 1.0, "ask": 2.0, "bidSize": 1,
+            "askSize": 4, "ts": 5});
+        let mut payload = Vec::new();
+        schema.encode_json(quote, &data, &mut payload).unwrap();
+        let (mut control, mut ports) = mesh::connect(2).unwrap();
+        let mut other = ports.pop().unwrap();
+        let setup = Setup {
+            core: 0,
+            cores: 2,
+            seed: 7,
+            admission: Arc::new(Admission::new(&config.auth, config.limits.rate)),
+            config: Arc::new(config),
+            schema,
+            wall_ms: 0,
+            census: Arc::new(Census::new(2)),
+            staged_bytes: 1 << 20,
+        };
+        let core = Core::Shard(Box::new(Shard::new(setup)));
+        let mut driver = Driver::new(core, Vec::new(), ports.pop(), 16, Arc::new(Places::new(16))).unwrap();
+        control.links[0].commands.send(Command { ticket: 1, ask: Ask::Turn }).unwrap();
+        for turn in 0..500 {
+            let ring = other.neighbours();
+            while ring.has_room(0) {
+                let mut batch = ring.returned(0).unwrap_or_default();
+                batch.clear();
+                while batch.weight() < crate::limits::BATCH_BYTES {
+                    let event = Crossing { event: quote, body: Body::Payload(&payload) };
+                    batch.push(&Handoff::Deliver { to: Receivers::All, event, receipt: None });
+                }
+                ring.send(0, Parcel { batch, moving: Vec::new() });
+            }
+            driver.turn();
+            if matches!(control.links[0].notices.take(), Some(Notice::Reply(_))) {
+                println!("answered in turn {turn}");
+                return;
+            }
+        }
+        panic!("no command was taken in 500 turns");
     }
 }

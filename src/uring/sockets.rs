@@ -108,11 +108,6 @@ impl Sockets {
         ConnId { index, generation: slot.generation }
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.open
-    }
-
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.open == 0

@@ -229,3 +229,87 @@ fn places_are_counted_over_all_cores() {
     assert!(pair.cores[0].text(admitted).starts_with("HTTP/1.1 101 "));
     assert!(matches!(pair.cores[0].ask(Ask::Stats), Answer::Stats(stats) if stats.connected_clients == 2));
 }
+
+/// Bytes that wait on a core for the other one, which takes none of them.
+fn staged(rig: &mut Rig, to: CoreId) -> usize {
+    std::iter::from_fn(|| rig.shard.take_batch(to)).map(|batch| batch.weight()).sum()
+}
+
+#[test]
+fn snapshots_for_another_core_do_not_pile_up() {
+    const HISTORY: usize = 100;
+    let mut config = config();
+    config.replay.history_size = HISTORY as u32;
+    let mut pair = Pair::new(&config, 64 * 1024);
+    let topic = topic_at(0);
+    for n in 1..=HISTORY as i64 {
+        pair.cores[0].publish_padded(&topic, n, 4096);
+    }
+    let asking: Vec<ConnId> = (0..50).map(|_| pair.cores[1].connect("any")).collect();
+    pair.exchange();
+    pair.stuck = Some(1);
+    for conn in asking {
+        pair.cores[1].hello(conn, 0);
+        pair.cores[1].control(conn, |e| e.snapshot_request(&topic, 0));
+    }
+    pair.exchange();
+    let history = HISTORY * 4200;
+    let staged = staged(&mut pair.cores[0], 1);
+    assert!(staged <= 2 * history, "{staged} bytes are staged for a history of {history}");
+}
+
+#[test]
+fn listings_for_another_core_do_not_pile_up() {
+    let mut pair = Pair::new(&config(), 64 * 1024);
+    for _ in 0..200 {
+        pair.cores[1].connect("any");
+    }
+    pair.stuck = Some(0);
+    for _ in 0..100 {
+        let conn = pair.cores[0].accept();
+        pair.cores[0].bytes(conn, b"GET /clients HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer any\r\n\r\n");
+        // Whoever asked does not even wait for it.
+        pair.cores[0].lose(conn, 0);
+    }
+    pair.exchange();
+    let staged = staged(&mut pair.cores[1], 0);
+    assert!(staged <= 256 * 1024, "{staged} bytes of rows are staged for nobody");
+}
+
+#[test]
+fn those_who_go_on_do_not_all_go_on_at_once() {
+    const FEEDERS: usize = 200;
+    let mut config = config();
+    config.inbound.insert("quote".into(), InboundRule::Topic(topic_at(1)));
+    let mut pair = Pair::new(&config, 10_000);
+    let feeders: Vec<ConnId> = (0..FEEDERS).map(|_| pair.cores[0].connect("any")).collect();
+    for conn in &feeders {
+        pair.cores[0].hello(*conn, 0);
+    }
+    pair.exchange();
+    pair.stuck = Some(1);
+    let quote = pair.cores[0].client_quote(1);
+    for _ in 0..100 {
+        for conn in &feeders {
+            pair.cores[0].message(*conn, &quote);
+        }
+    }
+    assert!(pair.cores[0].shard.counters().mesh_pauses > 50);
+    // The other core takes everything once, and nothing more.
+    while let Some(batch) = pair.cores[0].shard.take_batch(1) {
+        pair.cores[0].shard.return_batch(1, batch);
+    }
+    pair.cores[0].pump();
+    let staged = staged(&mut pair.cores[0], 1);
+    assert!(staged <= 12_000, "{staged} bytes are staged where 10000 may be");
+}
+
+#[test]
+fn a_listing_that_says_too_much_is_no_duplicate() {
+    let mut pair = Pair::new(&config(), 64 * 1024);
+    let conn = pair.cores[0].accept();
+    pair.cores[0].bytes(conn, b"GET /clients HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer any\r\n\r\n");
+    pair.cores[0].bytes(conn, &[b'x'; 65_537]);
+    let text = pair.cores[0].text(conn);
+    assert!(!text.starts_with("HTTP/1.1 409"), "{text}");
+}
