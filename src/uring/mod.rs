@@ -88,8 +88,8 @@ const INPUT_TIME: Duration = Duration::from_millis(1);
 /// How long a drained core waits for its peers to close too, within the time of the drain. Peers do so as soon as they
 /// have our close frame, so this is for the frame to arrive.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long a core with a processor of its own goes on turning after a handoff, because another one may follow: about
-/// as long as it takes to wake a sleeper, which also costs the sender a system call.
+/// How long a core with a processor of its own goes on turning after a handoff, because another one may follow: less
+/// than the sender's system call costs that wakes a sleeper.
 const SPIN: Duration = Duration::from_micros(5);
 /// How long timers wait for completions that are left over.
 const TIMER_PATIENCE: Duration = Duration::from_millis(100);
