@@ -28,6 +28,8 @@ pub(super) struct Neighbours {
     pressed: bool,
     /// Paused connections that fed such a core, in order of pausing.
     feeding: VecDeque<ConnId>,
+    /// Some connection is paused, or some core was told to hold.
+    is_anyone_waiting: bool,
 }
 
 impl Neighbours {
@@ -40,6 +42,7 @@ impl Neighbours {
             held: vec![false; cores].into(),
             pressed: false,
             feeding: VecDeque::new(),
+            is_anyone_waiting: false,
         }
     }
 
@@ -51,10 +54,6 @@ impl Neighbours {
 
     fn is_any_half_full(&self) -> bool {
         self.outgoing.iter().any(|outgoing| outgoing.bytes() > self.most_bytes / 2)
-    }
-
-    fn is_any_waiting(&self) -> bool {
-        !self.feeding.is_empty() || self.held.contains(&true)
     }
 }
 
@@ -96,14 +95,21 @@ impl Shard {
         let Some(conn) = self.conns[index as usize].as_ref().filter(|conn| conn.is_open()) else { return };
         if conn.paused & pause::MESH == 0 {
             self.neighbours.feeding.push_back(conn.id);
+            self.neighbours.is_anyone_waiting = true;
             self.counters.mesh_pauses += 1;
             self.pause(index, pause::MESH);
         }
     }
 
     /// Lets those go on that paused because other cores took no more. True: somebody goes on.
+    #[inline(always)]
     pub(super) fn relieve_feeders(&mut self) -> bool {
-        if !self.neighbours.is_any_waiting() || self.neighbours.is_any_half_full() {
+        // This is asked after every send.
+        self.neighbours.is_anyone_waiting && self.let_feeders_go()
+    }
+
+    fn let_feeders_go(&mut self) -> bool {
+        if self.neighbours.is_any_half_full() {
             return false;
         }
         for core in 0..self.cores {
@@ -111,6 +117,7 @@ impl Shard {
                 self.hand(core, &Handoff::Release);
             }
         }
+        self.neighbours.is_anyone_waiting = !self.neighbours.feeding.is_empty();
         if self.neighbours.feeding.is_empty() || self.neighbours.holds.contains(&true) {
             return false;
         }
@@ -162,6 +169,7 @@ impl Shard {
         let held = &mut self.neighbours.held[usize::from(from)];
         if !*held && self.neighbours.pressed {
             *held = true;
+            self.neighbours.is_anyone_waiting = true;
             self.hand(from, &Handoff::Hold);
         }
         self.neighbours.pressed = false;
