@@ -258,6 +258,20 @@ fn a_second_signal_ends_it_at_once_and_leaves_nothing() {
     assert_eq!(folder.files("state"), Vec::<PathBuf>::new());
 }
 
+/// A core waits a second for its peers to close, so whoever waits without one is seen in the quickest of a few tries.
+#[test]
+fn a_server_without_connections_ends_at_once() {
+    let folder = Folder::new("nobody");
+    let end = || {
+        let server = Server::start(&folder, "127.0.0.1:0", "2");
+        let told = Instant::now();
+        server.terminate();
+        told.elapsed()
+    };
+    let quickest = (0..5).map(|_| end()).min().unwrap();
+    assert!(quickest < Duration::from_millis(500), "{quickest:?}");
+}
+
 #[test]
 fn what_is_no_state_is_put_aside_and_the_server_starts() {
     let folder = Folder::new("aside");

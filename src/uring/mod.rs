@@ -487,7 +487,8 @@ impl Driver {
 
     fn submit_or_wait(&mut self, is_rest: bool) {
         let is_busy = is_rest || self.ring.has_next() || self.mesh.is_reading() || self.is_spinning();
-        if is_busy || !self.may_sleep() {
+        // What this turn did may have been the last thing to wait for.
+        if is_busy || self.may_end() || !self.may_sleep() {
             return self.ring.submit();
         }
         let drained = (self.is_drained && self.is_dismissed).then_some(self.drain_by);
