@@ -135,6 +135,27 @@ fn doctor_fails_for_an_address_in_use() {
 }
 
 #[test]
+fn doctor_looks_at_the_place_of_the_state() {
+    let folder = std::env::temp_dir().join(format!("seqcast-doctor-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let verdict = |file: &std::path::Path| {
+        let key = format!("state.file={}", file.display());
+        let output = run(&["doctor", "--listen", "127.0.0.1:0", "--admin", "", "--set", &key]);
+        let found = stdout(&output).lines().find(|line| line.contains("state.file")).map(str::to_owned);
+        (output.status.code(), found.unwrap_or_default())
+    };
+    let (_, line) = verdict(&folder.join("state"));
+    assert!(line.starts_with("ok"), "{line}");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "it leaves nothing behind");
+    for unusable in [folder.join("missing/state"), folder.clone()] {
+        let (code, line) = verdict(&unusable);
+        assert_eq!(code, Some(1), "{line}");
+        assert!(line.starts_with("fail") && line.contains("; name a file in a folder"), "{line}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn doctor_names_a_configuration_that_cannot_be() {
     let output = run(&["doctor", "--set", "server.pth=/x"]);
     assert_eq!(output.status.code(), Some(1));

@@ -1,10 +1,13 @@
 //! `seqcast doctor`: whether the server can run here, one line a finding with its fix.
 
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::ExitCode;
 
+use rustix::fs::Access;
 use seqcast::config::{Config, Listen, Loaded, memory_sum};
 use seqcast::server;
 use seqcast::uring::{self, Finding, Grade};
@@ -50,7 +53,35 @@ fn of_configuration(loaded: &Loaded) -> Vec<Finding> {
     findings.extend(memory(config, plan.processors().len() as u64));
     findings.extend(config.server.listen.iter().map(|l| address("server.listen", l)));
     findings.extend(config.admin.listen.iter().map(|l| address("admin.listen", l)));
+    findings.extend(state(Path::new(&config.state.file)));
     findings
+}
+
+/// Whether the state could be read and written. Nothing is created or removed: a server that saves may be running.
+fn state(path: &Path) -> Option<Finding> {
+    if path.as_os_str().is_empty() {
+        return None;
+    }
+    let access = |path: &Path, right| rustix::fs::access(path, right).map_err(io::Error::from);
+    let is_usable =
+        access(folder_of(path), Access::WRITE_OK | Access::EXEC_OK).and_then(|()| match fs::metadata(path) {
+            Ok(file) if file.is_file() => access(path, Access::READ_OK),
+            Ok(_) => Err(io::Error::other("it is no regular file")),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(e),
+        });
+    let name = path.display();
+    Some(match is_usable {
+        Ok(()) => ok(format!("state.file: {name} can be written")),
+        Err(e) => {
+            let fix = "name a file in a folder that this user may write to, or \"\" for none";
+            finding(Grade::Bad, format!("state.file: {name}: it cannot be used: {e}"), fix)
+        }
+    })
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(".".as_ref())
 }
 
 fn memory(config: &Config, cores: u64) -> Option<Finding> {
@@ -84,12 +115,9 @@ fn address(key: &str, listen: &Listen) -> Finding {
             Err(e) => refused(&e),
         },
         Listen::Unix(path) if UnixStream::connect(path).is_ok() => refused(&ErrorKind::AddrInUse.into()),
-        Listen::Unix(path) => {
-            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(".".as_ref());
-            match rustix::fs::access(folder, rustix::fs::Access::WRITE_OK) {
-                Ok(()) => ok(format!("{key}: {listen} is free")),
-                Err(e) => refused(&e.into()),
-            }
-        }
+        Listen::Unix(path) => match rustix::fs::access(folder_of(path), Access::WRITE_OK) {
+            Ok(()) => ok(format!("{key}: {listen} is free")),
+            Err(e) => refused(&e.into()),
+        },
     }
 }

@@ -36,11 +36,13 @@ fn edits(a: &[char], b: &str) -> usize {
 /// A word that is none of the known ones.
 pub(super) fn not_one_of(word: &str, known: &[&str]) -> Fault {
     let list: Vec<String> = known.iter().map(|k| format!("\"{k}\"")).collect();
-    let todo = match nearest(word, known.iter().copied()) {
-        Some(near) => format!("did you mean \"{near}\"?"),
-        None => format!("write {}", list.join(" or ")),
-    };
-    (format!("{} is not one of {}", quoted(word), list.join(", ")), todo)
+    match nearest(word, known.iter().copied()) {
+        Some(near) => {
+            let what = format!("{} is not one of {}", quoted(word), list.join(", "));
+            (what, format!("did you mean \"{near}\"?"))
+        }
+        None => (format!("{} is not known here", quoted(word)), format!("write {}", list.join(" or "))),
+    }
 }
 
 #[cfg(test)]

@@ -73,7 +73,9 @@ pub fn plan(mut config: Config) -> Result<Plan, PlanError> {
     if config.server.listen.is_empty() {
         return Err(PlanError("server.listen is empty; name at least one address".into()));
     }
-    let processors = config.server.cores.resolve(&allowed_processors()?).map_err(PlanError)?;
+    let allowed = allowed_processors()?;
+    let processors = config.server.cores.resolve(&allowed).map_err(PlanError)?;
+    warnings.extend(crowded(processors.len(), allowed.len()));
     let most_files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     warnings.extend(clamp_connections(&mut config, most_files));
     let admission = Admission::new(&config.auth, config.limits.rate);
@@ -100,6 +102,16 @@ pub fn read_schema(file: &str) -> Result<Schema, PlanError> {
     Schema::from_json(&text, file).map_err(|e| PlanError(e.to_string()))
 }
 
+/// Cores that share a processor hold each other up.
+fn crowded(cores: usize, processors: usize) -> Option<String> {
+    (cores > processors).then(|| {
+        format!(
+            "server.cores: {cores} cores share {processors} of the machine's processors, and wait for each other; \
+             \"auto\" makes one for each that the process may use"
+        )
+    })
+}
+
 /// The processors that this process may use.
 fn allowed_processors() -> Result<Vec<u16>, PlanError> {
     let set = sched_getaffinity(None)
@@ -120,6 +132,19 @@ mod tests {
         let plan = plan(Config::default()).unwrap();
         assert_eq!(plan.processors, allowed_processors().unwrap());
         assert_eq!(plan.schema().len(), 6);
+    }
+
+    #[test]
+    fn more_cores_than_processors_are_allowed_and_warned_of() {
+        let processors = allowed_processors().unwrap().len();
+        let warned = |cores: Cores| {
+            let mut config = Config::default();
+            config.server.cores = cores;
+            plan(config).unwrap().warnings().iter().any(|w| w.contains("server.cores"))
+        };
+        assert!(!warned(Cores::Auto));
+        assert!(!warned(Cores::Count(u16::try_from(processors).unwrap())));
+        assert!(warned(Cores::Count(u16::try_from(processors + 1).unwrap())));
     }
 
     #[test]
