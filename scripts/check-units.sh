@@ -36,12 +36,12 @@ else
         sed 's:^ExecStart=/usr/local/bin/seqcast:ExecStart=/bin/true:' "$unit" >"$folder/$unit"
     done
     mv "$folder/seqcast@.service" "$folder/seqcast@0-3.service"
-    cp "$folder/seqcast@0-3.service" "$folder/seqcast@5.service"
+    cp "$folder/seqcast@0-3.service" "$folder/seqcast@5-5.service"
     verify() { # Says also what is a warning only, for which the exit code is 0.
         verdict "$1" "$(SYSTEMD_UNIT_PATH=$folder: systemd-analyze verify --man=no "$folder/$1" 2>&1 |
             grep -F -e "$folder" -e seqcast)"
     }
-    for unit in seqcast.service seqcast.socket seqcast-admin.socket seqcast@0-3.service seqcast@5.service; do
+    for unit in seqcast.service seqcast.socket seqcast-admin.socket seqcast@0-3.service seqcast@5-5.service; do
         verify "$unit"
     done
     if [ "$version" -ge 253 ]; then
