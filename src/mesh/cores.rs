@@ -88,13 +88,7 @@ impl Link {
 }
 
 impl Neighbours {
-    /// The other cores.
-    pub fn cores(&self) -> impl Iterator<Item = CoreId> + use<> {
-        let cores: Vec<CoreId> = self.links.iter().map(|link| link.core).collect();
-        cores.into_iter()
-    }
-
-    /// How many there are.
+    /// How many other cores there are.
     pub fn len(&self) -> usize {
         self.links.len()
     }

@@ -56,10 +56,9 @@ impl Census {
 
     /// The core with the fewest sockets; `core` itself if none has fewer.
     pub(super) fn least(&self, core: CoreId) -> CoreId {
-        let count = |at: CoreId| self.sockets[usize::from(at)].load(Ordering::Relaxed);
-        let mut least = (count(core), core);
+        let mut least = (self.count(core), core);
         for other in 0..self.sockets.len() as CoreId {
-            let sockets = count(other);
+            let sockets = self.count(other);
             if sockets < least.0 {
                 least = (sockets, other);
             }
@@ -69,9 +68,13 @@ impl Census {
 
     /// A core with so many fewer sockets than this one that a connection had better go there.
     pub(super) fn relief(&self, core: CoreId) -> Option<CoreId> {
-        let count = |at: CoreId| self.sockets[usize::from(at)].load(Ordering::Relaxed);
         let least = self.least(core);
-        (count(core) > count(least) + count(least) / 4 + SKEW).then_some(least)
+        let fewest = self.count(least);
+        (self.count(core) > fewest + fewest / 4 + SKEW).then_some(least)
+    }
+
+    fn count(&self, core: CoreId) -> u32 {
+        self.sockets[usize::from(core)].load(Ordering::Relaxed)
     }
 }
 
