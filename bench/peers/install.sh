@@ -36,6 +36,7 @@ nchan() {
 node_packages() {
     command -v npm >/dev/null || { echo "no npm here"; return 1; }
     cp "$here"/js/* "$into" && cd "$into" || return
+    [ -z "$quick" ] || [ ! -d node_modules/ws ] || return 0
     npm ci --no-audit --no-fund --ignore-scripts ${quick:+--omit=optional}
 }
 bun() {
@@ -47,7 +48,7 @@ tungstenite() {
     CARGO_TARGET_DIR=$into/build cargo build --locked --release --manifest-path "$here/tungstenite/Cargo.toml" &&
         cp "$into/build/release/tungstenite-peer" "$into/"
 }
-# The crate carries the source of uWebSockets; the compiler does the rest. -march as for everybody: none.
+# The crate carries the source of uWebSockets. Like everything else here it is compiled for any processor of its kind.
 uws() {
     local manifest crate
     manifest=$(cargo metadata --locked --format-version 1 --manifest-path "$here/uws/Cargo.toml" |

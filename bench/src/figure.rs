@@ -1,4 +1,4 @@
-//! The figures that reports show: their titles, how they are written, which way is better, and which belong to a scenario.
+//! The figures that reports show: titles, how they are written, which way is better, which belong to a scenario.
 
 /// Which of two values is the better one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

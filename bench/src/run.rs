@@ -41,8 +41,8 @@ pub struct Arguments {
     /// The server of this repository [default: seqcast beside this program]
     #[arg(long, value_name = "FILE")]
     pub seqcast: Option<PathBuf>,
-    /// Where bench/peers/install.sh put the other servers [default: target/peers]
-    #[arg(long, value_name = "FOLDER", env = "SEQCAST_PEERS")]
+    /// Where bench/peers/install.sh put the other servers [default: peers in the build's folder]
+    #[arg(long, value_name = "FOLDER")]
     pub peers: Option<PathBuf>,
     /// Port of 127.0.0.1 that every server gets
     #[arg(long, default_value_t = 19200)]
