@@ -216,7 +216,11 @@ impl Runner<'_> {
             faults: BTreeMap::new(),
             load: Load::default(),
             histogram: None,
-            refused: Some(format!("{FAILED}{error:#} (try {})", repeat + 1)),
+            refused: Some(format!(
+                "{FAILED}{} (try {})",
+                shown(&self.place, &[format!("{error:#}")]),
+                repeat + 1
+            )),
         })
     }
 
@@ -239,7 +243,8 @@ impl Runner<'_> {
             .context("cannot start the generator")?;
         drop(server);
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "the generator ended, {}: {}", output.status, said.trim());
+        let said = said.lines().next().unwrap_or("it said nothing");
+        ensure!(output.status.success(), "the generator ended, {}: {said}", output.status);
         let text = String::from_utf8_lossy(&output.stdout);
         let last = text.lines().last().context("the generator printed nothing")?;
         serde_json::from_str(last).with_context(|| format!("the generator printed no measurement: {last}"))
