@@ -158,6 +158,8 @@ impl Shard {
         let found = &mut self.sessions[session as usize];
         found.conn = NONE;
         found.open = false;
+        found.is_ready = false;
+        found.in_list = false;
         found.adopted = false;
         found.last_event = now;
         for seq in found.outbox.oldest()..found.outbox.next() {

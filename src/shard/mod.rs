@@ -36,6 +36,7 @@ mod member;
 mod neighbours;
 mod outbox;
 mod publish;
+mod push;
 mod query;
 mod receive;
 mod restore;
@@ -354,6 +355,7 @@ impl Shard {
                     let session = self.sessions.get_mut(index as usize);
                     if let Some(session) = session.filter(|session| session.armed == at) {
                         session.armed = NEVER;
+                        session.is_ready = false;
                         self.on_session_timer(index);
                     }
                 }

@@ -148,6 +148,13 @@ impl Outbox {
         Entry(self.ring[self.place(seq)])
     }
 
+    /// The entry at the cursor.
+    #[inline]
+    pub fn front(&self) -> Option<Entry> {
+        (self.cursor < self.next).then(|| Entry(self.ring[self.place(self.cursor)]))
+    }
+
+    #[inline]
     fn place(&self, seq: u64) -> usize {
         (seq.wrapping_sub(self.base) as usize) & (self.ring.len() - 1)
     }
@@ -284,6 +291,20 @@ impl Outbox {
         }
         self.oldest += 1;
         entry
+    }
+
+    /// Takes the oldest entry out of the history, if there is one that is behind the cursor.
+    #[inline]
+    pub fn pop_sent(&mut self) -> Option<Slot> {
+        if self.oldest >= self.cursor {
+            return None;
+        }
+        let entry = Entry(self.ring[self.place(self.oldest)]);
+        if entry.is_unsent() {
+            self.lost_to = self.oldest;
+        }
+        self.oldest += 1;
+        Some(entry.slot())
     }
 
     /// A replay wrote this event.

@@ -98,6 +98,8 @@ impl Shard {
             outbox,
             conn: NONE,
             open: false,
+            is_ready: false,
+            in_list: false,
             stamps: true,
             adopted: false,
             acknowledged: saved.acknowledged,

@@ -9,13 +9,13 @@ use std::cmp::Reverse;
 use bytes::Bytes;
 
 use crate::limits;
-use crate::wire::envelope::{self, HEADER_BYTES};
+use crate::wire::envelope::{self, FLAGS_AT, HEADER_BYTES};
 
 use super::Shard;
 use super::lane::Lane;
 use super::session::{Conn, Job, NONE, Partial, Replay, Session, State, pause};
 use super::step::{ConnId, Filled, Instant, Output};
-use super::store::{Slot, Store};
+use super::store::{self, Slot, Store};
 
 /// A frame of the stream.
 #[derive(Debug, Clone, Copy)]
@@ -59,8 +59,10 @@ impl Shard {
                 },
             };
             let Some(conn) = self.conns.get_mut(index as usize).and_then(Option::as_mut) else { continue };
-            let listed = if control { conn.in_control_list } else { conn.in_list };
-            if !listed {
+            let session = self.sessions.get_mut(conn.session as usize);
+            let has_events = session.as_ref().is_some_and(|session| session.in_list);
+            let is_listed = if control { conn.in_control_list } else { conn.in_list || has_events };
+            if !is_listed {
                 continue;
             }
             let coalesce = self.config.server.coalesce;
@@ -70,6 +72,9 @@ impl Shard {
             }
             conn.in_control_list = false;
             conn.in_list = false;
+            if let Some(session) = session {
+                session.in_list = false;
+            }
             if !conn.blocked {
                 return Some(conn.id);
             }
@@ -103,14 +108,39 @@ impl Shard {
                 return Filled { bytes: n, body: None };
             }
         }
-        if conn.session == NONE || !self.sessions[conn.session as usize].open {
-            return Filled { bytes: n, body: None };
+        match self.sessions.get(conn.session as usize) {
+            Some(session) if session.is_ready => self.fill_queue(session, buf, n),
+            Some(session) if session.open => self.fill_stream(session, buf, n),
+            _ => Filled { bytes: n, body: None },
         }
-        self.fill_stream(&self.sessions[conn.session as usize], buf, n)
     }
 
-    fn fill_stream(&self, session: &Session, buf: &mut [u8], mut n: usize) -> Filled {
-        let mut place = Place::of(session);
+    /// The short way of `fill_stream`: nothing but the queue.
+    fn fill_queue(&self, session: &Session, buf: &mut [u8], mut n: usize) -> Filled {
+        for seq in session.outbox.cursor()..session.outbox.next() {
+            let entry = session.outbox.entry(seq);
+            if entry.is_skipped() {
+                continue;
+            }
+            let Some((frame, head)) = self.store.copied(entry.slot()) else {
+                // It has left, or is not to be copied.
+                return self.fill_from(session, Place { cursor: seq, ..Place::of(session) }, buf, n);
+            };
+            let Some(place) = buf.get_mut(n..n + frame.len()) else { break };
+            place.copy_from_slice(frame);
+            if session.stamps {
+                envelope::stamp(&mut place[head + FLAGS_AT..head + HEADER_BYTES], seq);
+            }
+            n += frame.len();
+        }
+        Filled { bytes: n, body: None }
+    }
+
+    fn fill_stream(&self, session: &Session, buf: &mut [u8], n: usize) -> Filled {
+        self.fill_from(session, Place::of(session), buf, n)
+    }
+
+    fn fill_from(&self, session: &Session, mut place: Place, buf: &mut [u8], mut n: usize) -> Filled {
         while let Some(piece) = place.next(session, &self.store) {
             let len = self.store.len(piece.slot) as usize;
             if self.store.large(piece.slot).is_none() {
@@ -170,10 +200,27 @@ impl Shard {
                 conn.last_received = now;
             }
         }
-        conn.blocked |= refused;
         let before = conn.written;
         conn.written += written as u64;
-        let rest = self.sent_partial(index, written);
+        let is_plain = conn.partial.is_none() && conn.lane.is_none() && conn.first_event_end > 0;
+        let session = conn.session;
+        if refused {
+            conn.blocked = true;
+            if let Some(session) = self.sessions.get_mut(session as usize) {
+                session.is_ready = false;
+            }
+        }
+        let mut rest = written;
+        if is_plain {
+            rest = self.sent_queue(session, rest);
+            if rest == 0 && !refused {
+                self.slide(session);
+                if self.sessions[session as usize].is_drained() {
+                    return;
+                }
+            }
+        }
+        let rest = self.sent_partial(index, rest);
         let rest = self.sent_lane(index, rest);
         if rest > 0 {
             self.sent_stream(index, before + (written - rest) as u64, rest);
@@ -189,6 +236,30 @@ impl Shard {
         if !self.conn(index).blocked && self.has_more(index) {
             self.mark(index);
         }
+    }
+
+    /// The short way of a session that has nothing but its queue: passes the events at its front that were written
+    /// whole. The bytes that are left.
+    fn sent_queue(&mut self, session: u32, written: usize) -> usize {
+        let Some(found) = self.sessions.get_mut(session as usize).filter(|found| found.jobs.is_none()) else {
+            return written;
+        };
+        let (mut left, mut frames, mut heads) = (written, 0, 0);
+        while let Some(entry) = found.outbox.front().filter(|entry| left > 0 && !entry.is_skipped()) {
+            let slot = entry.slot();
+            let len = self.store.len(slot);
+            if left < len as usize || self.store.is_empty_slot(slot) {
+                break;
+            }
+            found.outbox.pass_sent(len);
+            left -= len as usize;
+            frames += 1;
+            heads += store::head(len);
+        }
+        self.counters.events_sent += frames;
+        self.counters.sent += frames;
+        self.counters.bytes_sent += (written - left - heads) as u64;
+        left
     }
 
     fn sent_partial(&mut self, index: u32, written: usize) -> usize {

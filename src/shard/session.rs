@@ -72,6 +72,11 @@ pub struct Session {
     pub conn: u32,
     /// Events may leave: the first hello was handled, or there will be none.
     pub open: bool,
+    /// An event for it needs its ring and nothing else: it is open, its connection takes bytes, it has no jobs, its
+    /// deadline is entered. Found out by a push that looked; whatever ends one of these takes it back.
+    pub is_ready: bool,
+    /// On the list of connections with something to send, by its events.
+    pub in_list: bool,
     /// Its events carry sequence numbers.
     pub stamps: bool,
     /// Taken up by a connection whose first hello is not there yet, or never came.
@@ -227,6 +232,7 @@ impl Session {
 
     /// Its jobs, made if there are none.
     pub fn jobs_mut(&mut self) -> &mut Jobs {
+        self.is_ready = false;
         self.jobs.get_or_insert_default()
     }
 

@@ -200,11 +200,16 @@ impl Store {
 
     /// Bytes of the WebSocket header that the frame begins with.
     pub fn head(&self, slot: Slot) -> usize {
-        let len = self.len(slot) as usize;
-        match len {
-            0..128 => 2,
-            128..65_540 => 4,
-            _ => 10,
+        head(self.len(slot))
+    }
+
+    /// The frame of an event that is sent as a copy, and the bytes of its WebSocket header.
+    #[inline]
+    pub fn copied(&self, slot: Slot) -> Option<(&[u8], usize)> {
+        let event = &self.events[slot as usize];
+        match &event.frame {
+            Frame::Pooled(bytes) => Some((&bytes[..event.len as usize], head(event.len))),
+            _ => None,
         }
     }
 
@@ -234,9 +239,14 @@ impl Store {
 
     /// A connected session lets go.
     pub fn release_live(&mut self, slot: Slot) {
+        self.release_many(slot, 1);
+    }
+
+    /// So many connected sessions let go.
+    pub fn release_many(&mut self, slot: Slot, times: u32) {
         let event = &mut self.events[slot as usize];
-        assert!(event.live > 0, "a live holder was forgotten");
-        event.live -= 1;
+        assert!(event.live >= times, "a live holder was forgotten");
+        event.live -= times;
         if event.live == 0 {
             self.classify(slot);
         }
@@ -414,6 +424,16 @@ impl Store {
             NIL => self.lists[list].head = slot,
             _ => self.events[tail as usize].next = slot,
         }
+    }
+}
+
+/// Bytes of the WebSocket header of a frame of so many bytes in all (RFC 6455 5.2).
+#[inline]
+pub fn head(len: u32) -> usize {
+    match len {
+        0..128 => 2,
+        128..65_540 => 4,
+        _ => 10,
     }
 }
 

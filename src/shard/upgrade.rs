@@ -232,6 +232,8 @@ impl Shard {
             outbox: Outbox::new(),
             conn,
             open: false,
+            is_ready: false,
+            in_list: false,
             stamps: self.config.resume.enabled,
             adopted: false,
             acknowledged: false,
