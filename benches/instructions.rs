@@ -22,6 +22,8 @@ use seqcast::wire::frame;
 
 /// Events that a session keeps: few, so that all rings are full soon. What an event costs does not depend on it.
 const HISTORY: u32 = 32;
+/// Connections that the driver sends to with one system call.
+const SEND_CHUNK: usize = 64;
 /// Events before the counted ones.
 const WARM_UP: u64 = 2 * HISTORY as u64;
 
@@ -48,6 +50,11 @@ fn counted_fill(shard: &mut Shard, conn: ConnId, scratch: &mut [u8]) -> usize {
 #[inline(never)]
 fn counted_sent(shard: &mut Shard, now: Instant, conn: ConnId, bytes: usize) {
     shard.sent(now, conn, bytes, false);
+}
+
+/// What the sends of a chunk left over.
+#[inline(never)]
+fn counted_settle(shard: &mut Shard) {
     while shard.poll().is_some() {}
 }
 
@@ -94,6 +101,8 @@ struct Bench {
     counts: bool,
     /// Counted frames that left.
     frames: u64,
+    /// Connections that are sent to together, and their bytes.
+    chunk: Vec<(ConnId, usize)>,
 }
 
 impl Bench {
@@ -131,6 +140,7 @@ impl Bench {
             event,
             counts,
             frames: 0,
+            chunk: Vec::new(),
         };
         for index in 0..=subscribers {
             bench.client(ConnId { index, generation: 1 });
@@ -184,10 +194,22 @@ impl Bench {
             return flush(&mut self.shard, self.now, &mut self.scratch);
         }
         let frame_bytes = (self.message.len() - 4) as u64;
-        while let Some(conn) = counted_next(&mut self.shard) {
-            let bytes = counted_fill(&mut self.shard, conn, &mut self.scratch);
-            counted_sent(&mut self.shard, self.now, conn, bytes);
-            self.frames += bytes as u64 / frame_bytes;
+        loop {
+            self.chunk.clear();
+            while self.chunk.len() < SEND_CHUNK
+                && let Some(conn) = counted_next(&mut self.shard)
+            {
+                let bytes = counted_fill(&mut self.shard, conn, &mut self.scratch);
+                self.chunk.push((conn, bytes));
+                self.frames += bytes as u64 / frame_bytes;
+            }
+            if self.chunk.is_empty() {
+                return;
+            }
+            for &(conn, bytes) in &self.chunk {
+                counted_sent(&mut self.shard, self.now, conn, bytes);
+            }
+            counted_settle(&mut self.shard);
         }
     }
 

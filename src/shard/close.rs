@@ -7,7 +7,7 @@ use crate::limits;
 use crate::wire::frame::{self, Decoder};
 
 use super::admit::Access;
-use super::session::{ClientId, Job, NONE, State};
+use super::session::{ClientId, Flow, Job, NONE, State};
 use super::step::{ConnId, Instant, Level, Output, SessionId};
 use super::timer::{NEVER, Owner};
 use super::{Overdue, Shard};
@@ -158,8 +158,7 @@ impl Shard {
         let found = &mut self.sessions[session as usize];
         found.conn = NONE;
         found.open = false;
-        found.is_ready = false;
-        found.in_list = false;
+        found.flow = Flow::Special;
         found.adopted = false;
         found.last_event = now;
         for seq in found.outbox.oldest()..found.outbox.next() {

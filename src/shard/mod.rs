@@ -30,6 +30,7 @@ pub mod step;
 
 mod close;
 mod drain;
+mod fifo;
 mod lane;
 mod listing;
 mod member;
@@ -66,11 +67,12 @@ use admit::Admission;
 use census::Census;
 use close::Probe;
 use drain::Drain;
+use fifo::Fifo;
 use listing::Listings;
 use neighbours::Neighbours;
 use publish::Receipts;
 use save::Saving;
-use session::{Conn, NONE, Session, State};
+use session::{Conn, Flow, NONE, Session, State};
 pub use step::Filled;
 use step::{ConnId, CoreId, EventIndex, Input, Instant, Level, LogLine, Output, Peer, RoomKind, SessionId};
 use store::{Budgets, Relief, Store};
@@ -150,7 +152,7 @@ pub struct Shard {
     encoder: Encoder,
     lane_buffers: Vec<Vec<u8>>,
     control_list: VecDeque<u32>,
-    list: VecDeque<u32>,
+    list: Fifo,
     /// Busy connections that wait for their time (`[server] coalesce`).
     coalescing: BinaryHeap<Reverse<(Instant, u32)>>,
     wants_flush: bool,
@@ -229,7 +231,7 @@ impl Shard {
             encoder: Encoder::new(),
             lane_buffers: Vec::new(),
             control_list: VecDeque::new(),
-            list: VecDeque::new(),
+            list: Fifo::default(),
             coalescing: BinaryHeap::new(),
             wants_flush: false,
             overdue: Vec::new(),
@@ -339,7 +341,7 @@ impl Shard {
     fn run_timers(&mut self) {
         while self.coalescing.peek().is_some_and(|Reverse((at, _))| *at <= self.now) {
             if let Some(Reverse((_, conn))) = self.coalescing.pop() {
-                self.list.push_back(conn);
+                self.list.push(conn);
             }
         }
         while let Some((at, owner)) = self.timers.pop_due(self.now) {
@@ -355,7 +357,7 @@ impl Shard {
                     let session = self.sessions.get_mut(index as usize);
                     if let Some(session) = session.filter(|session| session.armed == at) {
                         session.armed = NEVER;
-                        session.is_ready = false;
+                        session.flow = Flow::Special;
                         self.on_session_timer(index);
                     }
                 }

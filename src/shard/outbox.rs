@@ -44,8 +44,6 @@ impl Entry {
 #[derive(Debug)]
 pub struct Outbox {
     ring: Box<[u32]>,
-    /// Sequence number of ring place 0, modulo the ring's length.
-    base: u64,
     oldest: u64,
     cursor: u64,
     next: u64,
@@ -68,7 +66,6 @@ impl Outbox {
     pub fn new() -> Outbox {
         Outbox {
             ring: Box::default(),
-            base: 0,
             oldest: 1,
             cursor: 1,
             next: 1,
@@ -156,32 +153,89 @@ impl Outbox {
 
     #[inline]
     fn place(&self, seq: u64) -> usize {
-        (seq.wrapping_sub(self.base) as usize) & (self.ring.len() - 1)
+        seq as usize & self.ring.len().wrapping_sub(1)
     }
 
     /// Appends an unsent event of `bytes` bytes; returns its number.
     #[inline]
     pub fn push(&mut self, slot: Slot, bytes: u32) -> u64 {
+        self.append(slot, u64::MAX);
+        self.one_more_waits(bytes);
+        self.newest()
+    }
+
+    /// The ring has no place left.
+    #[inline(always)]
+    pub fn is_full(&self) -> bool {
+        self.retained() == self.ring.len() as u64
+    }
+
+    /// The oldest entry is behind the cursor.
+    #[inline(always)]
+    pub fn has_sent(&self) -> bool {
+        self.oldest < self.cursor
+    }
+
+    /// An unsent event takes the place of the oldest entry, which is behind the cursor and leaves; counted by the
+    /// caller. Only if [`Outbox::is_full`].
+    #[inline(always)]
+    pub fn replace_oldest(&mut self, slot: Slot) -> Slot {
+        let place = self.place(self.next);
+        let oldest = std::mem::replace(&mut self.ring[place], slot | UNSENT);
+        self.next += 1;
+        self.oldest += 1;
+        if oldest >= SKIPPED { self.left_marked(Entry(oldest)) } else { oldest }
+    }
+
+    /// The oldest entry has left, dropped or unsent. Its slot.
+    #[cold]
+    fn left_marked(&mut self, entry: Entry) -> Slot {
+        if entry.is_unsent() {
+            self.lost_to = self.oldest - 1;
+        }
+        entry.slot()
+    }
+
+    /// Appends an unsent event, counted by the caller, and makes room for it first: of a history of `keep` events the
+    /// oldest leaves. Returns what left.
+    pub fn append(&mut self, slot: Slot, keep: u64) -> Option<Slot> {
+        let oldest =
+            if self.retained() >= keep && self.has_sent() { Some(self.pop_oldest().slot()) } else { None };
         if self.retained() as usize == self.ring.len() {
             self.grow();
         }
-        let seq = self.next;
-        let place = self.place(seq);
+        let place = self.place(self.next);
         self.ring[place] = slot | UNSENT;
         self.next += 1;
+        oldest
+    }
+
+    /// The event just appended is the only one that waits.
+    #[inline(always)]
+    pub fn first_waits(&mut self, bytes: u32) {
+        debug_assert!(self.cursor + 1 == self.next && self.waiting == 0 && self.waiting_bytes == 0);
+        (self.waiting, self.waiting_bytes) = (1, u64::from(bytes));
+    }
+
+    /// The event just appended waits too.
+    #[inline(always)]
+    pub fn one_more_waits(&mut self, bytes: u32) {
         self.waiting += 1;
         self.waiting_bytes += u64::from(bytes);
-        seq
     }
 
     #[cold]
     fn grow(&mut self) {
         let capacity = (self.ring.len() * 2).max(FIRST_CAPACITY);
+        self.lay_out(capacity, 0);
+    }
+
+    /// Puts every entry where a number `by` higher belongs, in a ring of so many places.
+    fn lay_out(&mut self, capacity: usize, by: u64) {
         let mut ring = vec![0; capacity].into_boxed_slice();
         for seq in self.oldest..self.next {
-            ring[(seq - self.oldest) as usize] = self.ring[self.place(seq)];
+            ring[seq.wrapping_add(by) as usize & (capacity - 1)] = self.ring[self.place(seq)];
         }
-        self.base = self.oldest;
         self.ring = ring;
     }
 
@@ -293,20 +347,6 @@ impl Outbox {
         entry
     }
 
-    /// Takes the oldest entry out of the history, if there is one that is behind the cursor.
-    #[inline]
-    pub fn pop_sent(&mut self) -> Option<Slot> {
-        if self.oldest >= self.cursor {
-            return None;
-        }
-        let entry = Entry(self.ring[self.place(self.oldest)]);
-        if entry.is_unsent() {
-            self.lost_to = self.oldest;
-        }
-        self.oldest += 1;
-        Some(entry.slot())
-    }
-
     /// A replay wrote this event.
     pub fn mark_sent(&mut self, seq: u64) {
         let place = self.place(seq);
@@ -364,7 +404,7 @@ impl Outbox {
 
     /// Numbers everything `by` higher.
     pub fn renumber(&mut self, by: u64) {
-        self.base = self.base.wrapping_add(by);
+        self.move_entries(by);
         self.oldest += by;
         self.cursor += by;
         self.next += by;
@@ -374,11 +414,17 @@ impl Outbox {
         }
     }
 
+    fn move_entries(&mut self, by: u64) {
+        if self.oldest < self.next {
+            self.lay_out(self.ring.len(), by);
+        }
+    }
+
     /// Begins anew: the entry at the cursor, or the next one, gets number 1. The history must have been taken out.
     pub fn restart(&mut self) {
         assert!(self.oldest == self.cursor, "history is taken out before a restart");
         let down = self.cursor - 1;
-        self.base = self.base.wrapping_sub(down);
+        self.move_entries(down.wrapping_neg());
         self.oldest = 1;
         self.cursor = 1;
         self.next -= down;

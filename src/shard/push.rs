@@ -4,9 +4,9 @@
 use crate::config::Policy;
 use crate::limits::MAX_SEQ;
 
+use super::outbox::Outbox;
 use super::publish::To;
-use super::session::NONE;
-use super::step::Instant;
+use super::session::{Flow, NONE};
 use super::store::{Slot, Store};
 use super::timer::Owner;
 use super::{Overdue, Shard};
@@ -17,19 +17,36 @@ struct Delivery {
     slot: Slot,
     /// Bytes of its frame.
     len: u32,
-    now: Instant,
-    /// Events that a session keeps.
-    history: u64,
+    /// One less than the events that a session keeps, 0 of them wrapped: more than that is as many at least, of which
+    /// one can go.
+    below_history: u64,
     /// An outbox that has more events than this, or more bytes than that, is sent first.
     half_queue: u32,
     half_mark: u64,
 }
 
+impl Delivery {
+    /// Into the ring, in which room is made first. `all_sent` = nothing waits in it.
+    #[inline(always)]
+    fn append(&self, outbox: &mut Outbox, all_sent: bool, tally: &mut Tally, store: &mut Store) {
+        if outbox.is_full() && outbox.retained() > self.below_history && (all_sent || outbox.has_sent()) {
+            tally.release(store, outbox.replace_oldest(self.slot));
+        } else if let Some(oldest) = outbox.append(self.slot, self.below_history.wrapping_add(1)) {
+            tally.release(store, oldest);
+        }
+    }
+
+    #[inline(always)]
+    fn is_half(&self, outbox: &Outbox) -> bool {
+        outbox.waiting() > self.half_queue || outbox.waiting_bytes() > self.half_mark
+    }
+}
+
 /// What a delivery to many adds up; the store and the counters hear of it once.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Outboxes that hold the event.
-    held: u32,
+    /// Sessions that went the long way and told the store themselves.
+    slowly: u32,
     /// An event that as many histories one after the other have let go: mostly it is the same for all.
     released: Slot,
     times: u32,
@@ -38,11 +55,12 @@ struct Tally {
 impl Tally {
     #[inline(always)]
     fn release(&mut self, store: &mut Store, slot: Slot) {
-        if slot != self.released {
+        if slot == self.released {
+            self.times += 1;
+        } else {
             self.told(store);
-            self.released = slot;
+            (self.released, self.times) = (slot, 1);
         }
-        self.times += 1;
     }
 
     /// The store knows of everything that was let go.
@@ -66,7 +84,7 @@ impl Shard {
                         self.push(session, &event, &mut tally);
                     }
                 }
-                self.add_up(slot, tally);
+                self.add_up(self.sessions.len(), &event, tally);
             }
             To::Room(kind, name) => {
                 if let Some(room) = self.rooms.find(kind, name) {
@@ -82,14 +100,14 @@ impl Shard {
         for session in &members {
             self.push(*session, &event, &mut tally);
         }
-        self.add_up(slot, tally);
+        self.add_up(members.len(), &event, tally);
         self.rooms.room_mut(room).members = members;
     }
 
     pub(super) fn deliver_session(&mut self, session: u32, slot: Slot) {
         let (event, mut tally) = (self.delivery(slot), Tally::default());
         self.push(session, &event, &mut tally);
-        self.add_up(slot, tally);
+        self.add_up(1, &event, tally);
     }
 
     fn delivery(&self, slot: Slot) -> Delivery {
@@ -97,44 +115,40 @@ impl Shard {
         Delivery {
             slot,
             len: self.store.len(slot),
-            now: self.now,
-            history: self.history,
+            below_history: self.history.wrapping_sub(1),
             half_queue: limits.max_queue / 2,
             half_mark: limits.high_water_mark / 2,
         }
     }
 
-    fn add_up(&mut self, slot: Slot, mut tally: Tally) {
+    fn add_up(&mut self, receivers: usize, event: &Delivery, mut tally: Tally) {
         tally.told(&mut self.store);
-        self.store.hold_live(slot, tally.held);
-        self.counters.stamped_seq += u64::from(tally.held) * u64::from(self.config.resume.enabled);
+        let held = u32::try_from(receivers).expect("sessions are counted in 32 bits") - tally.slowly;
+        self.store.hold_live(event.slot, held);
+        self.counters.stamped_seq += u64::from(held) * u64::from(self.config.resume.enabled);
+        // One event may be more than half of an outbox.
+        let is_half = event.half_queue == 0 || u64::from(event.len) > event.half_mark;
+        self.wants_flush |= held > 0 && is_half;
     }
 
     /// One pinned event into one outbox: the short way, part of the loop that calls it.
     #[inline(always)]
     fn push(&mut self, index: u32, event: &Delivery, tally: &mut Tally) {
         let session = &mut self.sessions[index as usize];
-        if !session.is_ready || session.outbox.next() > MAX_SEQ {
-            return self.push_slowly(index, event);
-        }
-        let outbox = &mut session.outbox;
-        // Room is made first: a full ring does not grow for one entry.
-        if outbox.retained() >= event.history
-            && let Some(oldest) = outbox.pop_sent()
-        {
-            tally.release(&mut self.store, oldest);
-        }
-        outbox.push(event.slot, event.len);
-        let is_half = outbox.waiting() > event.half_queue || outbox.waiting_bytes() > event.half_mark;
-        session.last_event = event.now;
-        tally.held += 1;
-        let conn = session.conn;
-        if !session.in_list {
-            session.in_list = true;
-            self.list.push_back(conn);
-        }
-        if is_half {
-            self.send_first(conn);
+        if session.flow == Flow::Idle {
+            session.flow = Flow::Listed;
+            self.list.push(session.conn);
+            event.append(&mut session.outbox, true, tally, &mut self.store);
+            session.outbox.first_waits(event.len);
+        } else if session.flow != Flow::Special {
+            event.append(&mut session.outbox, false, tally, &mut self.store);
+            session.outbox.one_more_waits(event.len);
+            if event.is_half(&session.outbox) {
+                let conn = session.conn;
+                self.send_first(conn);
+            }
+        } else {
+            self.push_slowly(index, event, tally);
         }
     }
 
@@ -144,14 +158,15 @@ impl Shard {
         self.wants_flush = true;
         if !self.coalescing.is_empty() {
             // It waits for its time no longer.
-            self.list.push_back(conn);
+            self.list.push(conn);
         }
     }
 
     /// The long way: the policy judges the event if the kernel has refused bytes of the connection, or if events wait
     /// there for a hello.
-    #[inline(never)]
-    fn push_slowly(&mut self, index: u32, event: &Delivery) {
+    #[cold]
+    fn push_slowly(&mut self, index: u32, event: &Delivery, tally: &mut Tally) {
+        tally.slowly += 1;
         let session = &self.sessions[index as usize];
         if session.conn == NONE {
             return self.push_parked(index, event.slot);
@@ -166,15 +181,18 @@ impl Shard {
         let session = &mut self.sessions[index as usize];
         session.outbox.push(event.slot, event.len);
         self.store.hold_live(event.slot, 1);
-        let (outbox, conn) = (&session.outbox, session.conn);
-        let is_half = outbox.waiting() > event.half_queue || outbox.waiting_bytes() > event.half_mark;
+        let (is_half, conn) = (event.is_half(&session.outbox), session.conn);
         if is_half {
             self.send_first(conn);
         }
-        self.mark(conn);
         self.stamped(index);
         let session = &mut self.sessions[index as usize];
-        session.is_ready = session.jobs.is_none();
+        if session.is_plain() {
+            session.flow = Flow::Listed;
+            self.list.push(conn);
+        } else {
+            self.mark(conn);
+        }
     }
 
     /// A number was given out: the history makes room, its lifetime begins anew.
@@ -297,6 +315,7 @@ impl Shard {
             return;
         }
         let conn = session.conn;
+        session.flow = Flow::Special;
         self.make_room(index);
         self.sessions[index as usize].outbox.push(slot, len);
         self.store.hold_live(slot, 1);

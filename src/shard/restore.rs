@@ -7,7 +7,7 @@ use super::Shard;
 use super::admit::Access;
 use super::outbox::Outbox;
 use super::saved::SavedSession;
-use super::session::{ClientId, NONE, Session};
+use super::session::{ClientId, Flow, NONE, Session};
 use super::split::{Restored, RestoredTopic};
 use super::step::{Instant, RoomKind};
 use super::store::Slot;
@@ -98,8 +98,7 @@ impl Shard {
             outbox,
             conn: NONE,
             open: false,
-            is_ready: false,
-            in_list: false,
+            flow: Flow::Special,
             stamps: true,
             adopted: false,
             acknowledged: saved.acknowledged,

@@ -13,7 +13,7 @@ use crate::wire::envelope::{self, FLAGS_AT, HEADER_BYTES};
 
 use super::Shard;
 use super::lane::Lane;
-use super::session::{Conn, Job, NONE, Partial, Replay, Session, State, pause};
+use super::session::{Conn, Flow, Job, NONE, Partial, Replay, Session, State, pause};
 use super::step::{ConnId, Filled, Instant, Output};
 use super::store::{self, Slot, Store};
 
@@ -50,7 +50,7 @@ impl Shard {
         loop {
             let (index, control) = match self.control_list.pop_front() {
                 Some(index) => (index, true),
-                None => match self.list.pop_front() {
+                None => match self.list.pop() {
                     Some(index) => (index, false),
                     None => {
                         self.wants_flush = false;
@@ -60,8 +60,8 @@ impl Shard {
             };
             let Some(conn) = self.conns.get_mut(index as usize).and_then(Option::as_mut) else { continue };
             let session = self.sessions.get_mut(conn.session as usize);
-            let has_events = session.as_ref().is_some_and(|session| session.in_list);
-            let is_listed = if control { conn.in_control_list } else { conn.in_list || has_events };
+            let session = session.filter(|session| session.flow == Flow::Listed);
+            let is_listed = if control { conn.in_control_list } else { conn.in_list || session.is_some() };
             if !is_listed {
                 continue;
             }
@@ -73,7 +73,7 @@ impl Shard {
             conn.in_control_list = false;
             conn.in_list = false;
             if let Some(session) = session {
-                session.in_list = false;
+                session.flow = Flow::Sending;
             }
             if !conn.blocked {
                 return Some(conn.id);
@@ -109,7 +109,7 @@ impl Shard {
             }
         }
         match self.sessions.get(conn.session as usize) {
-            Some(session) if session.is_ready => self.fill_queue(session, buf, n),
+            Some(session) if session.flow == Flow::Sending => self.fill_queue(session, buf, n),
             Some(session) if session.open => self.fill_stream(session, buf, n),
             _ => Filled { bytes: n, body: None },
         }
@@ -202,20 +202,25 @@ impl Shard {
         }
         let before = conn.written;
         conn.written += written as u64;
-        let is_plain = conn.partial.is_none() && conn.lane.is_none() && conn.first_event_end > 0;
         let session = conn.session;
-        if refused {
-            conn.blocked = true;
-            if let Some(session) = self.sessions.get_mut(session as usize) {
-                session.is_ready = false;
-            }
+        let is_plain = session != NONE && conn.is_between_frames() && conn.first_event_end > 0;
+        conn.blocked |= refused;
+        if (refused || !is_plain)
+            && let Some(session) = self.sessions.get_mut(session as usize)
+        {
+            session.flow = Flow::Special;
         }
         let mut rest = written;
         if is_plain {
             rest = self.sent_queue(session, rest);
             if rest == 0 && !refused {
                 self.slide(session);
-                if self.sessions[session as usize].is_drained() {
+                let found = &mut self.sessions[session as usize];
+                let is_drained = found.is_drained();
+                if found.flow == Flow::Sending {
+                    found.flow = if is_drained && found.is_plain() { Flow::Idle } else { Flow::Special };
+                }
+                if is_drained {
                     return;
                 }
             }
@@ -255,6 +260,9 @@ impl Shard {
             left -= len as usize;
             frames += 1;
             heads += store::head(len);
+        }
+        if frames > 0 {
+            found.last_event = self.now;
         }
         self.counters.events_sent += frames;
         self.counters.sent += frames;
@@ -463,7 +471,7 @@ impl Shard {
 
     fn has_more(&self, index: u32) -> bool {
         let conn = self.conn(index);
-        if conn.partial.is_some() || conn.lane.is_some() {
+        if !conn.is_between_frames() {
             return true;
         }
         let Some(session) = self.sessions.get(conn.session as usize).filter(|_| conn.session != NONE) else {
@@ -477,7 +485,7 @@ impl Shard {
         let Some(conn) = self.conns.get_mut(index as usize).and_then(Option::as_mut) else { return };
         if !conn.in_list && !conn.blocked {
             conn.in_list = true;
-            self.list.push_back(index);
+            self.list.push(index);
         }
     }
 

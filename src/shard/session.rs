@@ -10,6 +10,7 @@ use super::outbox::Outbox;
 use super::step::{ConnId, CoreId, Instant, Peer, SessionId};
 use super::store::{Slot, Store};
 use super::timer::NEVER;
+use crate::limits::MAX_SEQ;
 use crate::wire::frame::Decoder;
 
 /// No index.
@@ -63,6 +64,24 @@ impl Origin {
     }
 }
 
+/// A session whose next number is above this is special: a queue is far shorter than what is left then.
+const PLAIN_SEQ: u64 = MAX_SEQ - (1 << 32);
+
+/// How a session takes events. All but `Special` say that an event needs its ring and nothing else: the session is
+/// open, its connection takes bytes, it has no jobs, its deadline is entered, its numbers do not end. A push that looks
+/// finds that out; whatever ends one of these makes it special.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// To be looked at.
+    Special,
+    /// Nothing waits, and its connection is not on the list.
+    Idle,
+    /// Its connection is on the list of those with something to send.
+    Listed,
+    /// Its connection was taken off the list, to be sent to now.
+    Sending,
+}
+
 /// What survives a connection.
 #[derive(Debug)]
 pub struct Session {
@@ -72,11 +91,8 @@ pub struct Session {
     pub conn: u32,
     /// Events may leave: the first hello was handled, or there will be none.
     pub open: bool,
-    /// An event for it needs its ring and nothing else: it is open, its connection takes bytes, it has no jobs, its
-    /// deadline is entered. Found out by a push that looked; whatever ends one of these takes it back.
-    pub is_ready: bool,
-    /// On the list of connections with something to send, by its events.
-    pub in_list: bool,
+    /// How it takes events.
+    pub flow: Flow,
     /// Its events carry sequence numbers.
     pub stamps: bool,
     /// Taken up by a connection whose first hello is not there yet, or never came.
@@ -225,6 +241,11 @@ impl Session {
         self.jobs.is_none() && self.outbox.cursor() == self.outbox.next()
     }
 
+    /// Nothing but its queue is to be sent, and its numbers will not end soon.
+    pub fn is_plain(&self) -> bool {
+        self.jobs.is_none() && self.outbox.next() <= PLAIN_SEQ
+    }
+
     /// Has no connection.
     pub fn is_parked(&self) -> bool {
         self.conn == NONE
@@ -232,7 +253,7 @@ impl Session {
 
     /// Its jobs, made if there are none.
     pub fn jobs_mut(&mut self) -> &mut Jobs {
-        self.is_ready = false;
+        self.flow = Flow::Special;
         self.jobs.get_or_insert_default()
     }
 
@@ -424,6 +445,11 @@ impl Conn {
             State::Closing => self.lane.as_ref().map_or(0, |lane| lane.len()),
         };
         head + self.decoder.buffered() + self.held.len()
+    }
+
+    /// Neither a partly written frame nor a control frame goes before the stream.
+    pub fn is_between_frames(&self) -> bool {
+        self.partial.is_none() && self.lane.is_none()
     }
 
     /// Upgraded and not closing.

@@ -6,7 +6,7 @@ use crate::wire::handshake::{self, Refusal, Request, Upgrade};
 
 use super::Shard;
 use super::admit::{Access, Denied};
-use super::session::{ClientId, Conn, NONE, Origin, Session, State, pause};
+use super::session::{ClientId, Conn, Flow, NONE, Origin, Session, State, pause};
 use super::step::{ConnId, CoreId, Output, RoomKind, Transfer};
 use super::timer::NEVER;
 use super::{NAMED_EXTENSION, outbox::Outbox};
@@ -232,8 +232,7 @@ impl Shard {
             outbox: Outbox::new(),
             conn,
             open: false,
-            is_ready: false,
-            in_list: false,
+            flow: Flow::Special,
             stamps: self.config.resume.enabled,
             adopted: false,
             acknowledged: false,
