@@ -44,6 +44,9 @@ pub struct Arguments {
     /// Where bench/peers/install.sh put the other servers [default: peers in the build's folder]
     #[arg(long, value_name = "FOLDER")]
     pub peers: Option<PathBuf>,
+    /// Another program that takes the arguments of `measure` and prints a measurement: to check one by the other
+    #[arg(long, value_name = "FILE")]
+    pub generator: Option<PathBuf>,
     /// Port of 127.0.0.1 that every server gets
     #[arg(long, default_value_t = 19200)]
     pub port: u16,
@@ -236,7 +239,7 @@ impl Runner<'_> {
         let line = generator(self.arguments, step, &server.pid().to_string());
         let output = Command::new("timeout")
             .arg(GENERATOR_SECONDS)
-            .arg(std::env::current_exe()?)
+            .arg(self.arguments.generator.clone().map_or_else(std::env::current_exe, Ok)?)
             .args(&line[1..])
             .stdin(Stdio::null())
             .output()
