@@ -61,7 +61,7 @@ pub struct Arguments {
 /// How often a disturbed measurement is repeated.
 const REPEATS: u32 = 2;
 /// What a measurement takes beside its measured time, on average, seconds: start, connections, warm-up, end.
-const AROUND: f64 = 1.6;
+const AROUND: f64 = 1.4;
 /// Longest that the generator may take, seconds: a server that answers nothing must not stop the run.
 const GENERATOR_SECONDS: &str = "90";
 
