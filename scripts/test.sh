@@ -12,11 +12,12 @@ declare -A what=(
     [advisories]="known vulnerabilities" [clippy]="lints" [cargo]="unit, simulation, tidy and server tests"
     [loom]="every interleaving of a sleeper and its senders"
     [release]="release build" [instructions]="instructions of the pure core"
+    [bench]="each scenario of the harness, for a moment"
     [units]="systemd units" [sandbox]="seccomp filters" [conformance]="black-box suite"
     [soak]="random clients" [foreign]="clients that are not ours"
     [generated]="generated code is fresh" [autobahn]="RFC 6455 test suite"
 )
-order=(install io_uring fmt dependencies advisories clippy cargo loom release instructions units sandbox
+order=(install io_uring fmt dependencies advisories clippy cargo loom release instructions bench units sandbox
     conformance soak foreign generated autobahn)
 
 step_install() { scripts/install.sh; }
@@ -27,11 +28,16 @@ step_dependencies() {
     if command -v cargo-deny >/dev/null; then cargo deny --locked check licenses bans sources; fi
 }
 step_advisories() { scripts/advisories.sh; }
-step_clippy() { cargo clippy --locked --all-targets --quiet -- -D warnings; }
-step_cargo() { cargo test --locked --no-fail-fast; }
+step_clippy() { cargo clippy --locked --workspace --all-targets --quiet -- -D warnings; }
+step_cargo() { cargo test --locked --workspace --no-fail-fast; }
 step_loom() { cargo test --locked --release --manifest-path loom/Cargo.toml --target-dir loom/target; }
 step_release() { cargo build --locked --release; }
 step_instructions() { scripts/instructions.py; }
+step_bench() {
+    cargo build --locked --release --package seqcast-bench || return
+    bench/peers/install.sh --quick
+    "$target/release/seqcast-bench" run --suite tiny
+}
 step_units() { scripts/check-units.sh; }
 step_sandbox() { scripts/check-sandbox.sh; }
 # More cores than this machine may have processors: it has to be right, not fast.

@@ -2,9 +2,11 @@
 
 mod compare;
 mod figure;
+mod floor;
 mod folder;
 mod html;
 mod machine;
+mod measure;
 mod measurement;
 mod plot;
 mod progress;
@@ -33,6 +35,10 @@ struct Line {
 enum Task {
     /// Measure works with every server that is here, interleaved, and write a result folder
     Run(run::Arguments),
+    /// Make one measurement of a running server and print it as a line of JSON
+    Measure(measure::Arguments),
+    /// Serve as the kernel's floor: send(2) to each subscriber and nothing else
+    Floor(floor::Arguments),
     /// Print a result folder's tables, and write its reports again
     Report {
         /// A folder that `run` wrote
@@ -53,6 +59,8 @@ enum Task {
 fn main() -> Result<()> {
     match Line::parse().command {
         Task::Run(arguments) => run::run(&arguments),
+        Task::Measure(arguments) => measure::run(&arguments),
+        Task::Floor(arguments) => floor::run(&arguments),
         Task::Report { folder, markdown: true } => {
             print!("{}", text::markdown(&folder::Folder::read(&folder)?));
             Ok(())

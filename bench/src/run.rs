@@ -179,7 +179,7 @@ impl Runner<'_> {
             let line = generator(arguments, &open, "PID").join(" ");
             run.works.insert(
                 work.name.to_owned(),
-                line.replace("--subject seqcast --round 0", "--subject SERVER --round N"),
+                line.replace("--subject seqcast --round 0 --numbered", "--subject SERVER --round N"),
             );
         }
         folder.write_run(&run)?;
@@ -229,7 +229,8 @@ impl Runner<'_> {
 
     fn try_measure(&self, step: &Step) -> Result<Measurement> {
         let port = self.arguments.port;
-        let command = on_cores(step.subject.command(&self.place, port)?, step.work.cores);
+        let mut command = on_cores(step.subject.command(&self.place, port)?, step.work.cores);
+        command.extend(step.subject.options(&self.place, step.work.scenario())?);
         let processors = match step.work.cores {
             1 => self.arguments.server_cpu.to_string(),
             cores => format!("0-{}", cores - 1),
@@ -327,6 +328,9 @@ fn generator(arguments: &Arguments, step: &Step, pid: &str) -> Vec<String> {
     ];
     for (name, value) in options {
         line.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
+    }
+    if step.subject.numbers() {
+        line.push("--numbered".to_owned());
     }
     line
 }

@@ -172,11 +172,35 @@ impl Subject {
         (self.command)(place, port)
     }
 
+    /// Each connection's events have numbers of its own.
+    pub fn numbers(&self) -> bool {
+        self.kind == Kind::Seqcast || self.name.ends_with("-rewrite")
+    }
+
+    /// Options that a scenario needs: sessions outlive their connection only for clients that are known.
+    pub fn options(&self, place: &Place, scenario: &str) -> Result<Vec<String>> {
+        if self.kind != Kind::Seqcast || scenario != "resume" {
+            return Ok(Vec::new());
+        }
+        let file = place.work.join("resume.toml");
+        let identity = |number: usize| {
+            format!(
+                "[[auth.identity]]\ntoken = \"client-{number}\"\nid = \"c{number}\"\ntopics = [\"*\"]\npublish = [\"*\"]\n"
+            )
+        };
+        let text: String = (0..=RESUMING).map(identity).collect();
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(words(&["--config", &file.display().to_string()]))
+    }
+
     /// What it says about itself, on one line.
     pub fn version(&self, place: &Place) -> Result<String> {
         (self.version)(place)
     }
 }
+
+/// Most clients that may be cut and come back.
+const RESUMING: usize = 1000;
 
 /// The server of a name.
 pub fn subject(name: &str) -> Result<&'static Subject> {
@@ -217,7 +241,7 @@ fn seqcast(place: &Place, port: u16) -> Result<Vec<String>> {
     let listen = format!("127.0.0.1:{port}");
     let mut command =
         words(&[&there(&place.seqcast)?, "serve", "--listen", &listen, "--cores", "1", "--admin", ""]);
-    for setting in ["inbound.quote=topic:t", "inbound.trade=sender"] {
+    for setting in ["inbound.quote=topic:t", "inbound.trade=sender", "rpc.quote=echo"] {
         command.extend(words(&["--set", setting]));
     }
     Ok(command)
