@@ -15,7 +15,8 @@ body{font:15px/1.5 sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;col
 table{border-collapse:collapse;margin:1em 0;font-size:13px;font-variant-numeric:tabular-nums}\
 .wide{overflow-x:auto}\
 td,th{border-bottom:1px solid #ddd;padding:3px 8px;text-align:left;white-space:nowrap}\
-.targets td:nth-child(2){white-space:normal}.targets td:first-child:not(:empty)~td{font-weight:bold}.met{color:#16803c}.missed{color:#c62b12}\
+.targets td:nth-child(2){white-space:normal}\
+.targets td:first-child:not(:empty)~td{font-weight:bold}.met{color:#16803c}.missed{color:#c62b12}\
 pre,code{font:12px monospace}pre{white-space:pre-wrap;background:#f4f4f4;padding:8px}\
 svg{max-width:900px;width:100%;height:auto}\
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#16181c}td,th{border-color:#3a3d44}\
@@ -25,8 +26,8 @@ pre{background:#22252b}.met{color:#5fd38a}.missed{color:#ff8a73}}";
 pub fn report(results: &Results) -> Result<String> {
     let run = &results.run;
     let mut body = format!(
-        "<h1>seqcast beside others</h1>\n<p>Suite <code>{}</code>, {} rounds. Server and generator each on a processor of \
-         their own, over loopback. Measurements of a round stand side by side; ratios are of pairs of one round, the \
+        "<h1>seqcast beside others</h1>\n<p>Suite <code>{}</code>, {} rounds. Server and generator each on a processor \
+         of their own, over loopback. Measurements of a round stand side by side; ratios are of pairs of one round, the \
          number shown is their median, in square brackets its distribution-free 95 % interval.</p>\n",
         escape(&run.suite),
         run.rounds

@@ -1,4 +1,5 @@
-//! What a run was made on and with: processor, kernel, memory, versions, commit, exact commands. No name of the machine.
+//! What a run was made on and with: processor, kernel, memory, versions, commit, exact commands. The machine has no
+//! name here.
 
 use crate::subject::output;
 use anyhow::{Context, Result};

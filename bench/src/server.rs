@@ -22,8 +22,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Runs a command on these processors (as `taskset` takes them; all of them when `None`) until it accepts connections
-    /// on a port of 127.0.0.1. Its output goes to a file.
+    /// Runs a command on these processors (as `taskset` takes them; all of them when `None`) until it accepts
+    /// connections on a port of 127.0.0.1. Its output goes to a file.
     pub fn start(command: &[String], processors: Option<&str>, port: u16, log: &Path) -> Result<Server> {
         await_port(port, false, || Ok(())).with_context(|| {
             format!("port {port} is taken: end what listens there, or choose another --port")

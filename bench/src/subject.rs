@@ -1,5 +1,5 @@
-//! The servers that are measured: how each is started at its fastest documented setting, what it speaks, and which works
-//! it can do.
+//! The servers that are measured: how each is started at its fastest documented setting, what it speaks, and which
+//! works it can do.
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -185,7 +185,8 @@ impl Subject {
         let file = place.work.join("resume.toml");
         let identity = |number: usize| {
             format!(
-                "[[auth.identity]]\ntoken = \"client-{number}\"\nid = \"c{number}\"\ntopics = [\"*\"]\npublish = [\"*\"]\n"
+                "[[auth.identity]]\ntoken = \"client-{number}\"\nid = \"c{number}\"\n\
+                 topics = [\"*\"]\npublish = [\"*\"]\n"
             )
         };
         let text: String = (0..=RESUMING).map(identity).collect();

@@ -158,7 +158,7 @@ pub const ROWS: [Row; 11] = [
         checks: &[check("idle-10000", "bytes_per_connection", Against::One, Bound::AtMost(400.0))],
     },
     Row {
-        title: "growth: CPU per delivery over the kernel's floor, the same at 100, 1,000 and 10,000; no cost of idle topics",
+        title: "growth: CPU per delivery over the floor's, the same at 100, 1,000 and 10,000; no cost of idle topics",
         checks: &[
             growth(GROWTH[0], GROWTH[1]),
             growth(GROWTH[2], GROWTH[1]),
@@ -231,7 +231,7 @@ impl Check {
         let (other, theirs) = match self.against {
             Against::Subject(subject) => (subject.to_owned(), results.values(work, subject, figure)),
             Against::BestPeer => {
-                // A server that does rpc has no counterpart of another kind: its peers' echo is what it is held against.
+                // No peer has requests of its own: their echo is what ours are held against.
                 let peers_work = work.replacen("rpc-", "echo-", 1);
                 match best_peer(results, &peers_work, figure) {
                     Some((name, values)) => (format!("{name}, the best peer"), values),

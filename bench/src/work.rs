@@ -154,7 +154,7 @@ pub const WORKS: &[Work] = &[
     )),
     headline(by_itself(full(
         "connect-1000",
-        "1,000 connections at once, each until its handshake is answered.",
+        "1,000 connections, 256 of them at a time, each until its upgrade is answered; ten times.",
         "--connections 1000",
         0.0,
     ))),

@@ -1,7 +1,7 @@
 //! One measurement of one server: the load generator's command.
 //!
-//! Latencies count from the time at which a publish was due, whether or not it could be sent then. What was begun before
-//! the measured time, and what is warm-up, is in no figure.
+//! Latencies count from the time at which a publish was due, whether or not it could be sent then. What was begun
+//! before the measured time, and what is warm-up, is in no figure.
 
 mod load;
 pub mod protocol;

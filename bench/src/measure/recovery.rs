@@ -8,13 +8,13 @@ use anyhow::{Result, ensure};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Everybody connects at once; how long until each is ready.
+/// Everybody connects at once; how long until each has its upgrade.
 pub fn storm(arguments: &Arguments) -> Result<Found> {
     let adapter = Adapter::new(arguments.protocol, arguments.size, Role::Subscriber);
     let topic = ["t".to_owned()];
     let watch = arguments.watch();
     // Waves until there is enough to measure: one of a thousand is over in a few hundredths of a second.
-    let waves = 3;
+    let waves = 10;
     let mut swarm = Swarm::new(arguments.address)?;
     swarm.open(&adapter, Role::Subscriber, 1, &topic)?;
     let first = watch.look(0);
@@ -22,7 +22,7 @@ pub fn storm(arguments: &Arguments) -> Result<Found> {
     for _ in 0..waves {
         let mut wave = Swarm::new(arguments.address)?;
         let begun = now();
-        wave.open(&adapter, Role::Subscriber, arguments.connections, &topic)?;
+        wave.open_with(&adapter, Role::Subscriber, arguments.connections, &[])?;
         spent += now() - begun;
         for connection in &wave.connections {
             latencies.saturating_record((connection.ready_at - connection.began).max(1));
