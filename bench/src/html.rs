@@ -27,8 +27,8 @@ pub fn report(results: &Results) -> Result<String> {
     let run = &results.run;
     let mut body = format!(
         "<h1>seqcast beside others</h1>\n<p>Suite <code>{}</code>, {} rounds. Server and generator each on a processor \
-         of their own, over loopback. Measurements of a round stand side by side; ratios are of pairs of one round, the \
-         number shown is their median, in square brackets its distribution-free 95 % interval.</p>\n",
+         of their own, over loopback. Measurements of a round stand side by side; ratios are of pairs of one round, \
+         the number shown is their median, in square brackets its distribution-free 95 % interval.</p>\n",
         escape(&run.suite),
         run.rounds
     );

@@ -32,7 +32,8 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
 }
 
 /// Rank k, from 1, of the order statistics that bound the median: the true median lies between the k-th smallest and
-/// the k-th largest of n values unless fewer than k values fall on one side of it, and how many do is binomial (n, 1/2).
+/// the k-th largest of n values unless fewer than k values fall on one side of it, and how many do is
+/// binomial (n, 1/2).
 fn rank(count: usize) -> Option<usize> {
     let half = 0.5_f64.powi(i32::try_from(count).ok()?);
     let (mut term, mut tail, mut rank) = (half, 0.0, 0);
