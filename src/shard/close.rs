@@ -134,7 +134,7 @@ impl Shard {
         if self.probes.iter().any(|probe| probe.owner == id) {
             self.orphaned.push(id);
         }
-        let is_pinned = matches!(self.sessions[session as usize].id, ClientId::Pinned(_));
+        let is_pinned = matches!(self.sessions[session as usize].known().id, ClientId::Pinned(_));
         if is_pinned && self.config.resume.enabled && self.config.resume.max_parked > 0 {
             self.park(session);
         } else {
@@ -217,7 +217,7 @@ impl Shard {
             }
         }
         self.parked -= u32::from(was_parked);
-        if let ClientId::Pinned(id) = &found.id {
+        if let ClientId::Pinned(id) = &found.known().id {
             self.pinned.remove(id);
         }
     }
@@ -227,7 +227,6 @@ impl Shard {
         self.count_parked(session, false);
         self.parked -= 1;
         self.counters.adopted += 1;
-        let wall = self.wall(self.now);
         let found = &mut self.sessions[session as usize];
         assert!(found.is_parked(), "a connected session is not taken up");
         for seq in found.outbox.oldest()..found.outbox.next() {
@@ -235,12 +234,13 @@ impl Shard {
         }
         found.conn = conn;
         found.adopted = true;
-        found.adopted_at = found.outbox.next();
-        found.written_from = found.outbox.cursor();
+        let (adopted_at, written_from) = (found.outbox.next(), found.outbox.cursor());
+        let known = found.known_mut();
+        known.adopted_at = adopted_at;
+        known.written_from = written_from;
+        known.access = access;
         found.outbox.unsend_history();
         found.outbox.shield_all();
-        found.access = access;
-        found.connected_at = wall;
         found.last_event = self.now;
         self.age_rooms(session);
         self.leave_old_rooms(session, false);

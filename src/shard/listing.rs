@@ -125,7 +125,7 @@ impl Shard {
     fn public_rows(&self) -> Option<String> {
         let connected = self.sessions.iter().filter(|(_, session)| session.conn != NONE);
         let mut connected: Vec<(u64, u32)> =
-            connected.map(|(index, session)| (session.connected_at, index as u32)).collect();
+            connected.map(|(index, session)| (self.connected_at(session), index as u32)).collect();
         connected.sort_unstable();
         let mut rows = String::new();
         for (at, index) in connected {

@@ -31,7 +31,7 @@ impl Shard {
     /// The gate of subscribe and snapshotRequest.
     fn may_read(&self, session: u32, topic: &str) -> bool {
         topic.len() <= self.config.limits.topic_name_bytes as usize
-            && self.sessions[session as usize].access.may_subscribe(topic)
+            && self.sessions[session as usize].known().access.may_subscribe(topic)
     }
 
     /// This core numbers the topic, or follows its home without a gap.
@@ -162,11 +162,8 @@ impl Shard {
         let members = &mut self.rooms.room_mut(room).members;
         let place = u32::try_from(members.len()).expect("members are bounded by sessions");
         members.push(session);
-        let rooms = &mut self.sessions[session as usize].rooms;
-        if rooms.is_empty() {
-            rooms.reserve_exact(1);
-        }
-        rooms.push(Membership { room, place, origin, kept: false });
+        let joined = Membership { room, place, origin, kept: false };
+        self.sessions[session as usize].rooms.push(joined);
         self.settle_room(room);
     }
 
@@ -310,7 +307,7 @@ impl Shard {
 
     /// Counts a session's memberships as those of a parked session, or of a connected one again.
     pub(super) fn count_parked(&mut self, session: u32, parked: bool) {
-        for joined in &self.sessions[session as usize].rooms {
+        for joined in self.sessions[session as usize].rooms.iter() {
             let room = self.rooms.room_mut(joined.room);
             if parked {
                 room.parked += 1;
@@ -338,7 +335,7 @@ impl Shard {
         match (joined.origin, room.kind) {
             (Origin::Connection | Origin::Operator, _) => false,
             (Origin::Identity, kind) => {
-                let identity = session.access.identity();
+                let identity = session.known().access.identity();
                 let given = match kind {
                     RoomKind::Group => {
                         identity.is_some_and(|id| id.groups.iter().any(|name| **name == *room.name))
@@ -349,15 +346,17 @@ impl Shard {
                 !given
             }
             (Origin::EarlierOperator, _) => all,
-            (Origin::EarlierConnection, RoomKind::Topic) => all || !session.access.may_subscribe(&room.name),
-            (Origin::EarlierConnection, _) => all || !session.access.may_join(&room.name),
+            (Origin::EarlierConnection, RoomKind::Topic) => {
+                all || !session.known().access.may_subscribe(&room.name)
+            }
+            (Origin::EarlierConnection, _) => all || !session.known().access.may_join(&room.name),
         }
     }
 
     /// What present connections and the operator gave was given by earlier ones from now on.
     pub(super) fn age_rooms(&mut self, session: u32) {
         let rooms = &self.rooms;
-        for joined in &mut self.sessions[session as usize].rooms {
+        for joined in self.sessions[session as usize].rooms.iter_mut() {
             joined.origin = joined.origin.aged();
             joined.kept = rooms.room(joined.room).kind == RoomKind::Topic;
         }

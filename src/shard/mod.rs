@@ -34,6 +34,7 @@ mod fifo;
 mod lane;
 mod listing;
 mod member;
+mod memberships;
 mod neighbours;
 mod outbox;
 mod publish;

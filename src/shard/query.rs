@@ -94,14 +94,14 @@ impl Shard {
 
     pub(super) fn client_row(&self, index: u32) -> ClientRow {
         let session = &self.sessions[index as usize];
-        let identity = session.access.identity();
+        let identity = session.known().access.identity();
         ClientRow {
             id: self.client_id(index),
             user: identity.and_then(|identity| identity.user.as_deref()).map(Into::into),
             meta: identity.and_then(|identity| identity.meta.clone()),
             groups: self.names_of(index, RoomKind::Group),
             topics: self.names_of(index, RoomKind::Topic),
-            connected_at: session.connected_at,
+            connected_at: self.connected_at(session),
             ip: match self.conn(session.conn).peer {
                 Peer::Ip(ip) => ip.to_canonical().to_string(),
                 Peer::Unix => "unix".into(),
@@ -111,6 +111,11 @@ impl Shard {
             queued: session.outbox.queued(),
             dropped: session.outbox.dropped,
         }
+    }
+
+    /// Unix milliseconds at which its connection was upgraded.
+    pub(super) fn connected_at(&self, session: &Session) -> u64 {
+        self.wall(self.conn(session.conn).since)
     }
 
     fn room_rows(&self, kind: RoomKind, after: Option<&str>, limit: usize) -> Answer {
@@ -184,11 +189,11 @@ impl Shard {
             if session.conn != NONE {
                 assert_eq!(self.conn(session.conn).session, index as u32, "session and connection");
             }
-            for joined in &session.rooms {
+            for joined in session.rooms.iter() {
                 let member = self.rooms.room(joined.room).members[joined.place as usize];
                 assert_eq!(member, index as u32, "membership");
             }
-            if let ClientId::Pinned(id) = &session.id {
+            if let ClientId::Pinned(id) = &session.known().id {
                 assert_eq!(self.pinned.get(id), Some(&(index as u32)), "pinned id");
             }
         }

@@ -230,7 +230,7 @@ impl Shard {
         let is_new = !self.is_member(session, RoomKind::Group, group);
         let is_full = self.count_of(session, RoomKind::Group) >= self.config.limits.groups_per_connection;
         let is_long = group.len() > self.config.limits.topic_name_bytes as usize;
-        if !found.access.may_join(group) || is_long || (is_new && is_full) {
+        if !found.known().access.may_join(group) || is_long || (is_new && is_full) {
             self.counters.rejected_joins += 1;
             return;
         }

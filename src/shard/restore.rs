@@ -7,11 +7,11 @@ use super::Shard;
 use super::admit::Access;
 use super::outbox::Outbox;
 use super::saved::SavedSession;
-use super::session::{ClientId, Flow, NONE, Session};
+use super::session::{ClientId, Known, NONE, Session};
 use super::split::{Restored, RestoredTopic};
 use super::step::{Instant, RoomKind};
 use super::store::Slot;
-use super::timer::{NEVER, Owner};
+use super::timer::Owner;
 
 /// What sessions and topics are made of.
 struct Basis {
@@ -94,28 +94,14 @@ impl Shard {
         });
         let outbox = Outbox::restored(saved.oldest, saved.cursor, saved.lost_to, saved.dropped, entries);
         self.next_generation = self.next_generation.wrapping_add(1);
-        let session = Session {
-            outbox,
-            conn: NONE,
-            open: false,
-            flow: Flow::Special,
-            stamps: true,
-            adopted: false,
-            acknowledged: saved.acknowledged,
-            generation: self.next_generation,
-            id: ClientId::Pinned(saved.id.clone()),
+        let known = Known {
             first_seq: saved.first_seq,
-            greeted: saved.greeted,
             declared: saved.declared,
-            adopted_at: 1,
-            written_from: 1,
-            jobs: None,
-            rooms: Vec::new(),
-            access: events.access.clone(),
-            connected_at: 0,
-            last_event: parked_at,
-            armed: NEVER,
+            ..Known::new(ClientId::Pinned(saved.id.clone()), events.access.clone())
         };
+        let mut session = Session::new(self.next_generation, NONE, outbox, true, known, parked_at);
+        session.acknowledged = saved.acknowledged;
+        session.greeted = saved.greeted;
         let index = u32::try_from(self.sessions.insert(session)).expect("checked when it was read");
         self.session_places = self.session_places.max(index + 1);
         self.pinned.insert(saved.id.clone(), index);

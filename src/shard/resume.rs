@@ -49,7 +49,7 @@ impl Shard {
         }
         self.counters.resumes_served += 1;
         let found = &mut self.sessions[session as usize];
-        let stamped = found.outbox.next() - found.first_seq;
+        let stamped = found.outbox.next() - found.known().first_seq;
         let has_left = found.open && stamped > 0;
         let mut first_behind = found.outbox.cursor();
         if !has_left || last_seq >= stamped {
@@ -59,12 +59,13 @@ impl Shard {
             let found = &mut self.sessions[session as usize];
             let (first, cursor) = (found.outbox.oldest(), found.outbox.cursor());
             found.outbox.renumber(last_seq);
-            found.first_seq += last_seq;
-            first_behind = found.first_seq;
+            let known = found.known_mut();
+            known.first_seq += last_seq;
+            first_behind = known.first_seq;
             for seq in first + last_seq..cursor + last_seq {
                 found.outbox.mark_unsent(seq);
             }
-            if found.outbox.oldest() > found.first_seq {
+            if found.outbox.oldest() > first_behind {
                 found.outbox.lose_what_left();
             }
             found.jobs_moved(last_seq);
@@ -88,7 +89,7 @@ impl Shard {
     /// Tells the client that it misses something, nobody knows what. Until it has `first`, the first event behind this
     /// answer, it is told so again: the answer may be lost with the connection.
     fn declare_lost(&mut self, session: u32, first: u64) {
-        self.sessions[session as usize].declared = first;
+        self.sessions[session as usize].known_mut().declared = first;
         self.answer(session, false, 0);
     }
 
@@ -107,7 +108,7 @@ impl Shard {
             }
             self.sessions[session as usize].outbox.renumber(by);
             self.sessions[session as usize].jobs_moved(by);
-            self.sessions[session as usize].first_seq = last_seq + 1;
+            self.sessions[session as usize].known_mut().first_seq = last_seq + 1;
             self.declare_lost(session, last_seq + 1);
         } else if last_seq == 0 && found.acknowledged {
             if !is_open {
@@ -123,7 +124,7 @@ impl Shard {
     /// The hello comes after the gate has opened: everything behind the position. A client without one gets what this
     /// connection began behind.
     fn catch_up(&mut self, session: u32, last_seq: u64) {
-        let end = self.sessions[session as usize].written_from;
+        let end = self.sessions[session as usize].known().written_from;
         let was_replaying = self.sessions[session as usize].replay().is_some();
         self.counters.resumes_served += u64::from(last_seq > 0);
         if last_seq > 0 && !self.doubt_position(session, last_seq) {
@@ -142,7 +143,7 @@ impl Shard {
     /// True: the client was told so, ahead of everything that is sent again.
     fn doubt_position(&mut self, session: u32, last_seq: u64) -> bool {
         let found = &self.sessions[session as usize];
-        let first = if found.greeted { found.declared } else { last_seq + 1 };
+        let first = if found.greeted { found.known().declared } else { last_seq + 1 };
         let is_strange = last_seq > 0 && last_seq < first;
         if is_strange {
             self.declare_lost(session, first);
@@ -184,19 +185,20 @@ impl Shard {
     fn restart_session(&mut self, session: u32) {
         self.counters.sessions_restarted += 1;
         let found = &mut self.sessions[session as usize];
-        while found.outbox.cursor() < found.adopted_at {
+        let adopted_at = found.known().adopted_at;
+        while found.outbox.cursor() < adopted_at {
             let was_dropped = found.outbox.entry(found.outbox.cursor()).is_skipped();
             found.outbox.pass_parked();
             self.counters.send_discarded += u64::from(!was_dropped);
         }
         found.acknowledged = false;
-        found.declared = 0;
         self.forget_history(session);
         let found = &mut self.sessions[session as usize];
         let down = found.outbox.cursor() - 1;
         found.outbox.restart();
         found.jobs_restarted(down);
-        found.first_seq = 1;
+        let known = found.known_mut();
+        (known.first_seq, known.declared) = (1, 0);
         self.leave_old_rooms(session, true);
     }
 

@@ -102,7 +102,7 @@ impl Shard {
     }
 
     fn save_session(&self, session: &Session, places: &Places) -> Option<SavedSession> {
-        let ClientId::Pinned(id) = &session.id else { return None };
+        let ClientId::Pinned(id) = &session.known().id else { return None };
         let outbox = &session.outbox;
         let entries = (outbox.oldest()..outbox.next()).map(|seq| outbox.entry(seq));
         let entries = entries
@@ -116,8 +116,8 @@ impl Shard {
             parked_at: self.wall(session.last_event),
             acknowledged: session.acknowledged,
             greeted: session.greeted,
-            first_seq: session.first_seq,
-            declared: session.declared,
+            first_seq: session.known().first_seq,
+            declared: session.known().declared,
             dropped: outbox.dropped,
             oldest: outbox.oldest(),
             cursor: outbox.cursor(),

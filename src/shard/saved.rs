@@ -5,8 +5,8 @@
 //! All sessions are parked when this is made, so whatever belongs to a connection is gone already.
 //!
 //! - *Session*: id, first number, `greeted`, `declared`, `acknowledged`, rooms with their origin, and the time
-//!   when it was parked are kept. Access, jobs, `adopted`, `adopted_at`, `written_from`, `kept` and
-//!   `connected_at` are not: the next connection sets them. Nor is the generation, which names a session within a
+//!   when it was parked are kept. Access, jobs, `adopted`, `adopted_at`, `written_from` and `kept`
+//!   are not: the next connection sets them. Nor is the generation, which names a session within a
 //!   process, nor `stamps`: only numbered sessions are parked.
 //! - *Outbox*: oldest, cursor, entries with both bits, `lost_to` and the count of drops are kept. `waiting` and
 //!   `shield` are not: the next connection begins with all that waits behind a replay. `skipped` is counted from

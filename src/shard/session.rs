@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::admit::{Access, Bucket};
 use super::lane::Lane;
+use super::memberships::Memberships;
 use super::outbox::Outbox;
 use super::step::{ConnId, CoreId, Instant, Peer, SessionId};
 use super::store::{Slot, Store};
@@ -101,30 +102,47 @@ pub struct Session {
     pub acknowledged: bool,
     /// Counts the uses of the place.
     pub generation: u32,
-    /// The id.
-    pub id: ClientId,
-    /// First sequence number of the present numbering.
-    pub first_seq: u64,
     /// A first hello was handled in it: the positions that its client names are of its numbering.
     pub greeted: bool,
+    /// What is to be sent besides the queue.
+    pub jobs: Option<Box<Jobs>>,
+    /// Rooms it is in, in joining order.
+    pub rooms: Memberships,
+    /// What makes it another session than that of an unnamed client whose numbers began at 1.
+    known: Option<Box<Known>>,
+    /// When the last event was pushed, or when it was parked.
+    pub last_event: Instant,
+    /// See [`Timers`](super::timer::Timers).
+    pub armed: Instant,
+}
+
+const _: () = assert!(size_of::<Session>() <= 144, "memory per session");
+
+/// What is known of a session that not every one has: who its client is, and how its numbering came about.
+#[derive(Debug)]
+pub struct Known {
+    /// The id.
+    pub id: ClientId,
+    /// What it may do.
+    pub access: Access,
+    /// First sequence number of the present numbering.
+    pub first_seq: u64,
     /// First number behind a loss that numbers do not show; 0 = there was none.
     pub declared: u64,
     /// First number that was given out after the connection took it up.
     pub adopted_at: u64,
     /// First number that the connection that took it up may have written.
     pub written_from: u64,
-    /// What is to be sent besides the queue.
-    pub jobs: Option<Box<Jobs>>,
-    /// Rooms it is in, in joining order.
-    pub rooms: Vec<Membership>,
-    /// What it may do.
-    pub access: Access,
-    /// Unix milliseconds of the present connection.
-    pub connected_at: u64,
-    /// When the last event was pushed, or when it was parked.
-    pub last_event: Instant,
-    /// See [`Timers`](super::timer::Timers).
-    pub armed: Instant,
+}
+
+impl Known {
+    /// Of a client that has not said who it is, where nobody has to.
+    const NOTHING: Known = Known::new(ClientId::Anonymous, Access::Open);
+
+    /// Of a session whose numbers begin at 1.
+    pub const fn new(id: ClientId, access: Access) -> Known {
+        Known { id, access, first_seq: 1, declared: 0, adopted_at: 1, written_from: 1 }
+    }
 }
 
 /// What a session is to be sent besides its queue, in stream order.
@@ -223,6 +241,45 @@ impl Jobs {
 }
 
 impl Session {
+    /// A session that nothing was said in.
+    pub fn new(
+        generation: u32,
+        conn: u32,
+        outbox: Outbox,
+        stamps: bool,
+        known: Known,
+        now: Instant,
+    ) -> Session {
+        let is_nothing = matches!((&known.id, &known.access), (ClientId::Anonymous, Access::Open));
+        Session {
+            outbox,
+            conn,
+            generation,
+            open: false,
+            flow: Flow::Special,
+            stamps,
+            adopted: false,
+            acknowledged: false,
+            greeted: false,
+            jobs: None,
+            rooms: Memberships::default(),
+            known: (!is_nothing).then(|| Box::new(known)),
+            last_event: now,
+            armed: NEVER,
+        }
+    }
+
+    /// What is known of it.
+    pub fn known(&self) -> &Known {
+        const NOTHING: &Known = &Known::NOTHING;
+        self.known.as_deref().unwrap_or(NOTHING)
+    }
+
+    /// What is known of it, to be changed.
+    pub fn known_mut(&mut self) -> &mut Known {
+        self.known.get_or_insert_with(|| Box::new(Known::NOTHING))
+    }
+
     /// Where it stands in the table.
     pub fn id_at(&self, index: u32) -> SessionId {
         SessionId { index, generation: self.generation }
@@ -230,7 +287,7 @@ impl Session {
 
     /// Its id, where it stands at this place of the table of this core.
     pub fn shown_id(&self, index: u32, core: CoreId, key: &ahash::RandomState) -> ShownId<'_> {
-        match &self.id {
+        match &self.known().id {
             ClientId::Pinned(id) => ShownId::Pinned(id),
             ClientId::Anonymous => ShownId::anonymous(core, self.id_at(index), key),
         }
@@ -293,12 +350,12 @@ impl Session {
 
     /// No hello was handled in it and nothing of it was written.
     pub fn is_untouched(&self) -> bool {
-        !self.greeted && self.outbox.cursor() == self.first_seq
+        !self.greeted && self.outbox.cursor() == self.known().first_seq
     }
 
     /// A number was given out in the present numbering.
     pub fn has_stamped(&self) -> bool {
-        self.outbox.next() > self.first_seq
+        self.outbox.next() > self.known().first_seq
     }
 }
 

@@ -6,9 +6,8 @@ use crate::wire::handshake::{self, Refusal, Request, Upgrade};
 
 use super::Shard;
 use super::admit::{Access, Denied};
-use super::session::{ClientId, Conn, Flow, NONE, Origin, Session, State, pause};
+use super::session::{ClientId, Conn, Known, NONE, Origin, Session, State, pause};
 use super::step::{ConnId, CoreId, Output, RoomKind, Transfer};
-use super::timer::NEVER;
 use super::{NAMED_EXTENSION, outbox::Outbox};
 
 /// What a request turned out to be.
@@ -228,28 +227,9 @@ impl Shard {
 
     fn make_session(&mut self, conn: u32, pinned: Option<String>, access: Access) -> u32 {
         self.next_generation = self.next_generation.wrapping_add(1);
-        let session = Session {
-            outbox: Outbox::new(),
-            conn,
-            open: false,
-            flow: Flow::Special,
-            stamps: self.config.resume.enabled,
-            adopted: false,
-            acknowledged: false,
-            generation: self.next_generation,
-            id: pinned.as_deref().map_or(ClientId::Anonymous, |id| ClientId::Pinned(id.into())),
-            first_seq: 1,
-            greeted: false,
-            declared: 0,
-            adopted_at: 1,
-            written_from: 1,
-            jobs: None,
-            rooms: Vec::new(),
-            access,
-            connected_at: self.wall(self.now),
-            last_event: self.now,
-            armed: NEVER,
-        };
+        let id = pinned.as_deref().map_or(ClientId::Anonymous, |id| ClientId::Pinned(id.into()));
+        let (stamps, known) = (self.config.resume.enabled, Known::new(id, access));
+        let session = Session::new(self.next_generation, conn, Outbox::new(), stamps, known, self.now);
         let index =
             u32::try_from(self.sessions.insert(session)).expect("sessions are bounded by connections");
         self.session_places = self.session_places.max(index + 1);
@@ -262,7 +242,9 @@ impl Shard {
 
     /// The rooms that the identity gives.
     pub(super) fn join_given_rooms(&mut self, session: u32) {
-        let Access::Identity(identity) = self.sessions[session as usize].access.clone() else { return };
+        let Access::Identity(identity) = self.sessions[session as usize].known().access.clone() else {
+            return;
+        };
         for group in &identity.groups {
             self.join(session, RoomKind::Group, group, Origin::Identity);
         }
@@ -331,7 +313,7 @@ impl Shard {
         let (core, named) = super::session::parse_anonymous_id(id)?;
         let session = self.find_generation(named)?;
         let is_it = core == self.core
-            && self.sessions[session as usize].id == ClientId::Anonymous
+            && self.sessions[session as usize].known().id == ClientId::Anonymous
             && *self.client_id(session) == *id;
         is_it.then_some(session)
     }
