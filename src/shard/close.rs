@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use crate::limits;
-use crate::wire::frame::{self, Decoder};
+use crate::wire::frame;
 
 use super::admit::Access;
-use super::session::{ClientId, Flow, Job, NONE, State};
+use super::session::{Aside, ClientId, Flow, Job, NONE, State};
 use super::step::{ConnId, Instant, Level, Output, SessionId};
-use super::timer::{NEVER, Owner};
+use super::timer::Owner;
 use super::{Overdue, Shard};
 
 /// A ping is on its way to the owner of an id; these requests want the id.
@@ -33,10 +33,10 @@ impl Shard {
         let conn = self.conn_mut(index);
         conn.state = State::Closing;
         conn.since = now;
-        conn.held = Vec::new();
-        conn.decoder = Decoder::default();
-        conn.unfinished_since = NEVER;
-        self.inbound_bytes -= u64::from(std::mem::take(&mut conn.unfinished));
+        let unfinished = conn.unfinished();
+        let acknowledges = conn.acknowledges();
+        conn.aside = acknowledges.map(|_| Box::new(Aside { acknowledges, ..Aside::default() }));
+        self.inbound_bytes -= u64::from(unfinished);
         self.mark_control(index);
         self.arm_conn(index);
     }
@@ -64,7 +64,7 @@ impl Shard {
         let conn = self.conn(index);
         let acknowledged = unacked.is_some_and(|unacked| conn.first_event_acknowledged(unacked.into()));
         let session = match conn.session {
-            NONE => conn.acknowledges,
+            NONE => conn.acknowledges(),
             session => Some(self.session_id(session)),
         };
         if acknowledged && let Some(session) = session {
@@ -106,7 +106,7 @@ impl Shard {
         if let Some(partial) = conn.partial {
             self.store.unpin(partial.slot);
         }
-        self.inbound_bytes -= u64::from(conn.unfinished);
+        self.inbound_bytes -= u64::from(conn.unfinished());
         if let Some(lane) = conn.lane {
             self.spare_lane(*lane);
         }
@@ -119,7 +119,7 @@ impl Shard {
         let found = &mut self.sessions[session as usize];
         let conn = self.conns[index as usize].as_mut().expect("a connection in use exists");
         if !found.acknowledged {
-            conn.acknowledges = Some(id);
+            conn.aside_mut().acknowledges = Some(id);
             if let Some((session, most)) = conn.acknowledgement() {
                 self.outputs.push_back(Output::AskAcknowledged { conn: conn.id, session, most });
             }

@@ -73,8 +73,8 @@ impl Shard {
         for index in 0..self.conns.len() as u32 {
             let Some(conn) = self.conns[index as usize].as_ref() else { continue };
             match conn.state {
-                State::Handshake(_) => self.abort(index),
-                State::Waiting(_) => {
+                State::Handshake => self.abort(index),
+                State::Waiting => {
                     let id = conn.id;
                     self.judge_again(id);
                 }

@@ -373,7 +373,7 @@ impl Shard {
         let conn = self.conn(index);
         let due = |since: Instant, after: Duration| since + after <= self.now;
         match &conn.state {
-            State::Handshake(_) | State::Listing if due(conn.since, server.handshake_timeout) => {
+            State::Handshake | State::Listing if due(conn.since, server.handshake_timeout) => {
                 self.counters.handshake_timeouts += 1;
                 self.abort(index);
                 return;
@@ -388,7 +388,7 @@ impl Shard {
                     self.close(index, Some(1001), "idle timeout");
                     return;
                 }
-                if due(conn.unfinished_since, Duration::from_secs(limits::MESSAGE_SECONDS)) {
+                if due(conn.unfinished_since(), Duration::from_secs(limits::MESSAGE_SECONDS)) {
                     self.counters.closed_inbound_bytes += 1;
                     self.close(index, Some(1013), "message takes too long");
                     return;
@@ -417,16 +417,17 @@ impl Shard {
         let server = &self.config.server;
         let Some(conn) = self.conns[index as usize].as_mut() else { return };
         let at = match &conn.state {
-            State::Handshake(_) | State::Listing => conn.since + server.handshake_timeout,
-            State::Waiting(_) => NEVER,
+            State::Handshake | State::Listing => conn.since + server.handshake_timeout,
+            State::Waiting => NEVER,
             State::Closing => conn.since + Duration::from_secs(limits::CLOSE_SECONDS),
             State::Open => {
                 let mut at = conn.last_received + server.idle_timeout;
                 if !server.ping_interval.is_zero() {
                     at = at.min(conn.last_received.max(conn.last_ping) + server.ping_interval);
                 }
-                if conn.unfinished_since != NEVER {
-                    at = at.min(conn.unfinished_since + Duration::from_secs(limits::MESSAGE_SECONDS));
+                let unfinished_since = conn.unfinished_since();
+                if unfinished_since != NEVER {
+                    at = at.min(unfinished_since + Duration::from_secs(limits::MESSAGE_SECONDS));
                 }
                 if !self.sessions[conn.session as usize].open {
                     at = at.min(conn.since + server.hello_wait);

@@ -102,8 +102,8 @@ impl Shard {
             groups: self.names_of(index, RoomKind::Group),
             topics: self.names_of(index, RoomKind::Topic),
             connected_at: self.connected_at(session),
-            ip: match self.conn(session.conn).peer {
-                Peer::Ip(ip) => ip.to_canonical().to_string(),
+            ip: match self.conn(session.conn).peer.into() {
+                Peer::Ip(ip) => ip.to_string(),
                 Peer::Unix => "unix".into(),
             },
             core: self.core,
@@ -197,7 +197,7 @@ impl Shard {
                 assert_eq!(self.pinned.get(id), Some(&(index as u32)), "pinned id");
             }
         }
-        let unfinished: u64 = self.conns.iter().flatten().map(|conn| u64::from(conn.unfinished)).sum();
+        let unfinished: u64 = self.conns.iter().flatten().map(|conn| u64::from(conn.unfinished())).sum();
         assert_eq!(unfinished, self.inbound_bytes, "bytes of unfinished messages");
     }
 

@@ -21,7 +21,8 @@ impl Shard {
     /// Reads frames until the bytes are used up, the connection pauses, or it closes.
     pub(super) fn read(&mut self, index: u32, bytes: &mut [u8]) {
         let id = self.conn(index).id;
-        let mut decoder = std::mem::take(&mut self.conn_mut(index).decoder);
+        let aside = self.conn_mut(index).aside.as_mut();
+        let mut decoder = aside.map(|aside| std::mem::take(&mut aside.decoder)).unwrap_or_default();
         let mut input = bytes;
         let mut ended = false;
         loop {
@@ -51,13 +52,17 @@ impl Shard {
     fn keep_decoder(&mut self, index: u32, decoder: Decoder, ended: bool) {
         let now = self.now;
         let conn = self.conns[index as usize].as_mut().expect("the caller looked");
-        if !decoder.is_unfinished() {
-            conn.unfinished_since = NEVER;
-        } else if ended || conn.unfinished_since == NEVER {
-            conn.unfinished_since = now;
+        if conn.aside.is_none() && decoder.is_idle() {
+            return;
         }
-        let has_begun = conn.unfinished_since == now;
-        conn.decoder = decoder;
+        let aside = conn.aside_mut();
+        if !decoder.is_unfinished() {
+            aside.unfinished_since = NEVER;
+        } else if ended || aside.unfinished_since == NEVER {
+            aside.unfinished_since = now;
+        }
+        let has_begun = aside.unfinished_since == now;
+        aside.decoder = decoder;
         if has_begun {
             self.arm_conn(index);
         }
@@ -70,10 +75,14 @@ impl Shard {
         let conn = self.conns[index as usize].as_mut().expect("the caller looked");
         let bytes =
             u32::try_from(conn.unfinished_bytes()).expect("what one connection holds is far below 4 GiB");
-        self.inbound_bytes = self.inbound_bytes + u64::from(bytes) - u64::from(conn.unfinished);
-        conn.unfinished = bytes;
+        let counted = conn.unfinished();
+        self.inbound_bytes = self.inbound_bytes + u64::from(bytes) - u64::from(counted);
+        if bytes != counted {
+            conn.aside_mut().unfinished = bytes;
+        }
+        conn.tidy_aside();
         while self.inbound_bytes > self.config.limits.inbound_bytes {
-            let largest = self.conns.iter().flatten().max_by_key(|conn| conn.unfinished);
+            let largest = self.conns.iter().flatten().max_by_key(|conn| conn.unfinished());
             let largest = largest.expect("somebody holds the bytes").id.index;
             self.counters.closed_inbound_bytes += 1;
             if self.conn(largest).is_open() {
@@ -91,7 +100,7 @@ impl Shard {
             return;
         }
         let id = conn.id;
-        let mut held = std::mem::take(&mut conn.held);
+        let mut held = conn.take_held();
         self.read(index, &mut held);
         if self.find_conn(id).is_none() {
             return;

@@ -135,7 +135,7 @@ impl Shard {
         // A drain may have closed the connection behind the last event.
         let conn = self.sessions[session as usize].conn;
         if !was_replaying && conn != NONE {
-            self.conn_mut(conn).late_hello = Some(last_seq);
+            self.conn_mut(conn).aside_mut().late_hello = Some(last_seq);
         }
     }
 
@@ -249,7 +249,8 @@ impl Shard {
         let unsent_only =
             found.outbox.has_lost(after) || found.outbox.has_unsent(after, found.outbox.cursor());
         let conn = found.conn;
-        if !unsent_only && self.conn_mut(conn).late_hello.take_if(|position| *position == after).is_some() {
+        let late = self.conn_mut(conn).aside.as_mut().map(|aside| &mut aside.late_hello);
+        if !unsent_only && late.is_some_and(|late| late.take_if(|position| *position == after).is_some()) {
             self.answer(session, true, after + 1);
             return;
         }

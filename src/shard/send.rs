@@ -5,6 +5,7 @@
 //! the job that is due, the queue up to the next job. `fill` only looks; `sent` moves.
 
 use std::cmp::Reverse;
+use std::num::NonZeroU32;
 
 use bytes::Bytes;
 
@@ -93,7 +94,7 @@ impl Shard {
         let mut n = 0;
         if let Some(partial) = conn.partial {
             let piece = Piece { slot: partial.slot, seq: partial.seq, part: Part::Partial };
-            match self.copy_piece(piece, partial.offset as usize, buf) {
+            match self.copy_piece(piece, partial.offset.get() as usize, buf) {
                 Copied::Whole(bytes) => n = bytes,
                 Copied::Part(bytes) => return Filled { bytes, body: None },
                 Copied::Body(bytes, body) => return Filled { bytes, body: Some(body) },
@@ -273,9 +274,10 @@ impl Shard {
     fn sent_partial(&mut self, index: u32, written: usize) -> usize {
         let conn = self.conns[index as usize].as_mut().expect("a connection in use exists");
         let Some(partial) = &mut conn.partial else { return written };
-        let left = (self.store.len(partial.slot) - partial.offset) as usize;
+        let left = (self.store.len(partial.slot) - partial.offset.get()) as usize;
         if written < left {
-            partial.offset += u32::try_from(written).expect("less than a frame");
+            let written = u32::try_from(written).expect("less than a frame");
+            partial.offset = partial.offset.checked_add(written).expect("less than a frame");
             return 0;
         }
         let (slot, seq) = (partial.slot, partial.seq);
@@ -312,7 +314,7 @@ impl Shard {
             let len = self.store.len(piece.slot) as usize;
             if bytes < len {
                 self.store.pin(piece.slot);
-                let offset = u32::try_from(bytes).expect("less than a frame");
+                let offset = u32::try_from(bytes).ok().and_then(NonZeroU32::new).expect("a part of a frame");
                 self.conn_mut(index).partial = Some(Partial { slot: piece.slot, seq: piece.seq, offset });
             } else {
                 offset += len as u64;
@@ -582,7 +584,7 @@ impl Place {
 impl Conn {
     /// What to ask the kernel about the session's first event.
     pub(super) fn acknowledgement(&self) -> Option<(super::step::SessionId, u64)> {
-        let session = self.acknowledges?;
+        let session = self.acknowledges()?;
         (self.first_event_end > 0).then(|| (session, self.written - self.first_event_end))
     }
 }

@@ -1,6 +1,8 @@
 //! Sessions, which survive a connection, and connections, which are one socket each.
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
@@ -360,12 +362,12 @@ impl Session {
 }
 
 /// State of a connection.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// The request head is being read.
-    Handshake(Vec<u8>),
+    Handshake,
     /// The id has an owner that is being probed; the request and what followed it wait.
-    Waiting(Vec<u8>),
+    Waiting,
     /// `GET /clients`, which other cores are asked for.
     Listing,
     /// Upgraded; has a session.
@@ -382,7 +384,7 @@ pub struct Partial {
     /// Its number; 0 = unsequenced.
     pub seq: u64,
     /// Bytes written.
-    pub offset: u32,
+    pub offset: NonZeroU32,
 }
 
 /// Why a connection's receive is paused; each a bit.
@@ -406,8 +408,8 @@ pub struct Conn {
     pub session: u32,
     /// Where it stands.
     pub state: State,
-    /// Frames in.
-    pub decoder: Decoder,
+    /// What few have at a time.
+    pub aside: Option<Box<Aside>>,
     /// Control frames out.
     pub lane: Option<Box<Lane>>,
     /// An event frame of which a part was written.
@@ -420,21 +422,12 @@ pub struct Conn {
     pub in_list: bool,
     /// A hello was handled on this connection.
     pub said_hello: bool,
-    /// Position of a hello that came after events had left, and was caught up with: the client may have taken those
-    /// for a hole and ask for the same again.
-    pub late_hello: Option<u64>,
     /// Reasons of `pause`.
     pub paused: u8,
     /// The driver was told to pause.
     pub told_pause: bool,
     /// A ping is on its way to find out whether the peer lives.
     pub probed: bool,
-    /// Bytes that arrived while paused.
-    pub held: Vec<u8>,
-    /// `unfinished_bytes` as counted in the core's sum.
-    pub unfinished: u32,
-    /// When the unfinished message began; `NEVER` = there is none.
-    pub unfinished_since: Instant,
     /// When it was accepted, or closing began.
     pub since: Instant,
     /// When bytes last arrived.
@@ -447,17 +440,72 @@ pub struct Conn {
     pub written: u64,
     /// Offset in that stream at which the first event ended; 0 = none yet.
     pub first_event_end: u64,
-    /// The session whose first event that was, while closing.
-    pub acknowledges: Option<SessionId>,
     /// Rate limit.
     pub bucket: Option<Box<Bucket>>,
     /// The other end.
-    pub peer: Peer,
+    pub peer: Address,
     /// Another core handed it over: it stays here unless its id belongs elsewhere.
     pub is_settled: bool,
     /// See [`Timers`](super::timer::Timers).
     pub armed: Instant,
 }
+
+/// What a connection has only while something is unfinished, or unusual.
+#[derive(Debug)]
+pub struct Aside {
+    /// Frames in, within a message.
+    pub decoder: Decoder,
+    /// Before the upgrade: the request and what followed it. Then: what arrived while paused.
+    pub held: Vec<u8>,
+    /// `unfinished_bytes` as counted in the core's sum.
+    pub unfinished: u32,
+    /// When the unfinished message began; `NEVER` = there is none.
+    pub unfinished_since: Instant,
+    /// Position of a hello that came after events had left, and was caught up with: the client may have taken those
+    /// for a hole and ask for the same again.
+    pub late_hello: Option<u64>,
+    /// The session whose first event was written, while closing.
+    pub acknowledges: Option<SessionId>,
+}
+
+impl Default for Aside {
+    fn default() -> Self {
+        Aside {
+            decoder: Decoder::default(),
+            held: Vec::new(),
+            unfinished: 0,
+            unfinished_since: NEVER,
+            late_hello: None,
+            acknowledges: None,
+        }
+    }
+}
+
+/// The other end of a socket, in as many bytes as an IPv6 address; those of IPv4 are mapped (RFC 4291 2.5.5.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address([u8; 16]);
+
+impl From<Peer> for Address {
+    fn from(peer: Peer) -> Address {
+        Address(match peer {
+            Peer::Ip(IpAddr::V4(ip)) => ip.to_ipv6_mapped().octets(),
+            Peer::Ip(IpAddr::V6(ip)) => ip.octets(),
+            // Nobody connects from there.
+            Peer::Unix => Ipv6Addr::UNSPECIFIED.octets(),
+        })
+    }
+}
+
+impl From<Address> for Peer {
+    fn from(address: Address) -> Peer {
+        match Ipv6Addr::from(address.0) {
+            Ipv6Addr::UNSPECIFIED => Peer::Unix,
+            ip => Peer::Ip(ip.to_canonical()),
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Option<Conn>>() <= 136, "memory per connection");
 
 impl Conn {
     /// A socket whose handshake begins.
@@ -465,30 +513,25 @@ impl Conn {
         Conn {
             id,
             session: NONE,
-            state: State::Handshake(Vec::new()),
-            decoder: Decoder::default(),
+            state: State::Handshake,
+            aside: None,
             lane: None,
             partial: None,
             blocked: false,
             in_control_list: false,
             in_list: false,
             said_hello: false,
-            late_hello: None,
             paused: 0,
             told_pause: false,
             probed: false,
-            held: Vec::new(),
-            unfinished: 0,
-            unfinished_since: NEVER,
             since: now,
             last_received: now,
             last_ping: now,
             last_send: Instant(0),
             written: 0,
             first_event_end: 0,
-            acknowledges: None,
             bucket: None,
-            peer,
+            peer: peer.into(),
             is_settled: false,
             armed: NEVER,
         }
@@ -496,12 +539,50 @@ impl Conn {
 
     /// Bytes that its peer makes the core hold; in a closing connection those of the answer.
     pub fn unfinished_bytes(&self) -> usize {
-        let head = match &self.state {
-            State::Handshake(received) | State::Waiting(received) => received.len(),
-            State::Open | State::Listing => 0,
+        let answer = match self.state {
             State::Closing => self.lane.as_ref().map_or(0, |lane| lane.len()),
+            _ => 0,
         };
-        head + self.decoder.buffered() + self.held.len()
+        answer + self.aside.as_ref().map_or(0, |aside| aside.decoder.buffered() + aside.held.len())
+    }
+
+    /// [`Conn::unfinished_bytes`] as counted in the core's sum.
+    pub fn unfinished(&self) -> u32 {
+        self.aside.as_ref().map_or(0, |aside| aside.unfinished)
+    }
+
+    /// When the unfinished message began; `NEVER` = there is none.
+    pub fn unfinished_since(&self) -> Instant {
+        self.aside.as_ref().map_or(NEVER, |aside| aside.unfinished_since)
+    }
+
+    /// The session of whose first event the peer's acknowledgement is of interest, while closing.
+    pub fn acknowledges(&self) -> Option<SessionId> {
+        self.aside.as_ref().and_then(|aside| aside.acknowledges)
+    }
+
+    /// What is set aside, made if there is nothing.
+    pub fn aside_mut(&mut self) -> &mut Aside {
+        self.aside.get_or_insert_default()
+    }
+
+    /// Bytes are held back.
+    pub fn is_holding(&self) -> bool {
+        self.aside.as_ref().is_some_and(|aside| !aside.held.is_empty())
+    }
+
+    /// The bytes that are held back.
+    pub fn take_held(&mut self) -> Vec<u8> {
+        self.aside.as_mut().map(|aside| std::mem::take(&mut aside.held)).unwrap_or_default()
+    }
+
+    /// Gives the memory back when nothing is set aside any more.
+    pub fn tidy_aside(&mut self) {
+        self.aside.take_if(|aside| {
+            let is_finished = aside.unfinished_since == NEVER && aside.unfinished == 0;
+            let is_usual = aside.late_hello.is_none() && aside.acknowledges.is_none();
+            is_finished && is_usual && aside.held.is_empty() && aside.decoder.is_idle()
+        });
     }
 
     /// Neither a partly written frame nor a control frame goes before the stream.
@@ -569,6 +650,14 @@ pub fn parse_anonymous_id(id: &str) -> Option<(CoreId, SessionId)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_read_back() {
+        let ip = |text: &str| Peer::Ip(text.parse().unwrap());
+        for peer in [ip("127.0.0.1"), ip("0.0.0.0"), ip("2001:db8::7"), ip("::1"), Peer::Unix] {
+            assert_eq!(Peer::from(Address::from(peer)), peer);
+        }
+    }
 
     #[test]
     fn anonymous_ids_name_their_session() {

@@ -32,7 +32,7 @@ impl Shard {
         fresh.since = transfer.opened;
         // It is not passed on again for want of balance.
         fresh.is_settled = true;
-        fresh.state = State::Handshake(transfer.received);
+        fresh.aside_mut().held = transfer.received;
         self.on_opened(fresh);
         if self.find_conn(conn).is_some() {
             self.on_head(conn.index);
@@ -41,12 +41,15 @@ impl Shard {
 
     /// More bytes of a request head.
     pub(super) fn on_head(&mut self, index: u32) {
-        let State::Handshake(received) = &mut self.conn_mut(index).state else { return };
-        let received = std::mem::take(received);
+        let conn = self.conn_mut(index);
+        if conn.state != State::Handshake {
+            return;
+        }
+        let (id, received) = (conn.id, conn.take_held());
         let (verdict, head_bytes) = match handshake::parse(&received) {
             Ok(None) => {
-                self.conn_mut(index).state = State::Handshake(received);
-                return;
+                self.conn_mut(index).aside_mut().held = received;
+                return self.account_unfinished(index);
             }
             Ok(Some(request)) => (self.judge(index, &request), request.head_bytes),
             Err(refusal) => (Verdict::Refuse(refusal), received.len()),
@@ -68,6 +71,9 @@ impl Shard {
                 rest.drain(..head_bytes);
                 self.register(index, access, &upgrade, subprotocol.as_deref(), rest);
             }
+        }
+        if self.find_conn(id).is_some() {
+            self.account_unfinished(index);
         }
     }
 
@@ -143,13 +149,14 @@ impl Shard {
         let conn = self.conn_mut(index);
         conn.state = State::Closing;
         conn.since = now;
+        conn.take_held();
         self.mark_control(index);
         self.arm_conn(index);
         self.account_unfinished(index);
     }
 
     pub(super) fn transfer(&mut self, index: u32, to: CoreId, received: Vec<u8>) {
-        let (id, peer, opened) = (self.conn(index).id, self.conn(index).peer, self.conn(index).since);
+        let (id, peer, opened) = (self.conn(index).id, self.conn(index).peer.into(), self.conn(index).since);
         self.counters.transferred += 1;
         self.census.enter(to);
         self.forget(index);
@@ -159,7 +166,8 @@ impl Shard {
 
     fn wait_for_probe(&mut self, index: u32, owner: u32, received: Vec<u8>) {
         let conn = self.conn_mut(index);
-        conn.state = State::Waiting(received);
+        conn.state = State::Waiting;
+        conn.aside_mut().held = received;
         let id = conn.id;
         self.probe(owner, id);
     }
@@ -168,15 +176,16 @@ impl Shard {
     pub(super) fn judge_again(&mut self, id: ConnId) {
         let Some(index) = self.find_conn(id) else { return };
         let conn = self.conn_mut(index);
-        let State::Waiting(received) = &mut conn.state else { return };
-        conn.state = State::Handshake(std::mem::take(received));
-        self.on_head(index);
+        if conn.state == State::Waiting {
+            conn.state = State::Handshake;
+            self.on_head(index);
+        }
     }
 
     /// A waiting request is refused: the owner of its id lives.
     pub(super) fn refuse_duplicate(&mut self, id: ConnId) {
         let Some(index) = self.find_conn(id) else { return };
-        if matches!(self.conn(index).state, State::Waiting(_)) {
+        if self.conn(index).state == State::Waiting {
             self.refuse(index, &Refusal::DUPLICATE_ID);
         }
     }
@@ -264,22 +273,22 @@ impl Shard {
             self.on_probe_answered(owner);
         }
         let conn = self.conn_mut(index);
-        match &mut conn.state {
-            State::Handshake(received) => {
-                received.extend_from_slice(bytes);
+        match conn.state {
+            State::Handshake => {
+                conn.aside_mut().held.extend_from_slice(bytes);
                 self.on_head(index);
-                if self.find_conn(id).is_some() {
-                    self.account_unfinished(index);
-                }
             }
-            State::Waiting(received) if received.len() + bytes.len() <= limits::HELD_BYTES => {
-                received.extend_from_slice(bytes);
+            State::Waiting => {
+                let held = &mut conn.aside_mut().held;
+                if held.len() + bytes.len() > limits::HELD_BYTES {
+                    return self.refuse_duplicate(id);
+                }
+                held.extend_from_slice(bytes);
                 self.account_unfinished(index);
             }
-            State::Waiting(_) => self.refuse_duplicate(id),
             // Its request is complete; what follows is of no interest.
             State::Listing => {}
-            State::Open if conn.paused != 0 || !conn.held.is_empty() => {
+            State::Open if conn.paused != 0 || conn.is_holding() => {
                 self.hold(index, bytes);
                 self.account_unfinished(index);
             }
@@ -291,8 +300,9 @@ impl Shard {
     /// Keeps bytes until the connection goes on.
     pub(super) fn hold(&mut self, index: u32, bytes: &[u8]) {
         let conn = self.conn_mut(index);
-        conn.held.extend_from_slice(bytes);
-        let too_much = conn.held.len() > limits::HELD_BYTES || conn.paused & !pause::HOME != 0;
+        let held = &mut conn.aside_mut().held;
+        held.extend_from_slice(bytes);
+        let too_much = held.len() > limits::HELD_BYTES || conn.paused & !pause::HOME != 0;
         if conn.paused != 0 && too_much && !conn.told_pause {
             conn.told_pause = true;
             let conn = conn.id;

@@ -99,6 +99,12 @@ impl Decoder {
         self.frames > 0
     }
 
+    /// Between messages, with nothing received or handed out: as good as a new one for the server's end.
+    pub fn is_idle(&self) -> bool {
+        let is_at_header = self.stage == Stage::Header && self.partial == 0 && self.frames == 0;
+        is_at_header && self.undecided == 0 && self.held.capacity() == 0 && self.role == Role::Server
+    }
+
     /// Reads on from the front of `input` until an item is complete; none: all of `input` is used up.
     /// Call it until it returns none: what the last item took is given back then.
     ///
