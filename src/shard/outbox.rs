@@ -47,17 +47,26 @@ pub struct Outbox {
     oldest: u64,
     cursor: u64,
     next: u64,
+    waiting_bytes: u64,
+    waiting: u32,
+    /// Made when one of them is no longer what it is by default.
+    rare: Option<Box<Rare>>,
+}
+
+/// What an outbox has that did not send every event as it came.
+#[derive(Debug, Default)]
+struct Rare {
     /// Entries below it belong to a replay: no policy counts or drops them.
     shield: u64,
     /// The highest number that left the ring unsent; 0 = none.
     lost_to: u64,
-    waiting_bytes: u64,
-    waiting: u32,
+    /// Events dropped over the session's life.
+    dropped: u64,
     /// Entries of the queue that were dropped from inside it.
     skipped: u32,
-    /// Events dropped over the session's life.
-    pub dropped: u64,
 }
+
+const _: () = assert!(size_of::<Outbox>() <= 64, "part of every session");
 
 const FIRST_CAPACITY: usize = 8;
 
@@ -69,12 +78,9 @@ impl Outbox {
             oldest: 1,
             cursor: 1,
             next: 1,
-            shield: 1,
-            lost_to: 0,
             waiting_bytes: 0,
             waiting: 0,
-            skipped: 0,
-            dropped: 0,
+            rare: None,
         }
     }
 
@@ -87,12 +93,17 @@ impl Outbox {
         dropped: u64,
         entries: impl Iterator<Item = (Slot, bool, bool)>,
     ) -> Outbox {
-        let mut outbox = Outbox { oldest, next: oldest, lost_to, dropped, ..Outbox::new() };
+        let mut outbox = Outbox { oldest, cursor: oldest, next: oldest, ..Outbox::new() };
+        if lost_to > 0 || dropped > 0 {
+            outbox.rare = Some(Box::new(Rare { lost_to, dropped, ..Rare::default() }));
+        }
         for (slot, unsent, skipped) in entries {
             let seq = outbox.push(slot, 0);
             let place = outbox.place(seq);
             outbox.ring[place] = slot | if unsent { UNSENT } else { 0 } | if skipped { SKIPPED } else { 0 };
-            outbox.skipped += u32::from(skipped && seq >= cursor);
+            if skipped && seq >= cursor {
+                outbox.rare_mut().skipped += 1;
+            }
         }
         outbox.cursor = cursor;
         outbox.shield_all();
@@ -101,7 +112,25 @@ impl Outbox {
 
     /// The highest number that left the ring unsent; 0 = none.
     pub fn lost_to(&self) -> u64 {
-        self.lost_to
+        self.rare.as_ref().map_or(0, |rare| rare.lost_to)
+    }
+
+    /// Events dropped over the session's life.
+    pub fn dropped(&self) -> u64 {
+        self.rare.as_ref().map_or(0, |rare| rare.dropped)
+    }
+
+    /// An event was dropped.
+    pub fn count_dropped(&mut self) {
+        self.rare_mut().dropped += 1;
+    }
+
+    fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    fn shield(&self) -> u64 {
+        self.rare.as_ref().map_or(0, |rare| rare.shield)
     }
 
     /// The oldest retained number; equal to [`Outbox::next`] when nothing is retained.
@@ -191,7 +220,7 @@ impl Outbox {
     #[cold]
     fn left_marked(&mut self, entry: Entry) -> Slot {
         if entry.is_unsent() {
-            self.lost_to = self.oldest - 1;
+            self.rare_mut().lost_to = self.oldest - 1;
         }
         entry.slot()
     }
@@ -250,7 +279,7 @@ impl Outbox {
     /// The cursor passes the entry without writing it: it was skipped, or its event is gone. Its unsent bit stays.
     pub fn pass_unsent(&mut self, bytes: u32) {
         if self.entry(self.cursor).is_skipped() {
-            self.skipped -= 1;
+            self.rare_mut().skipped -= 1;
         } else {
             self.uncount(bytes);
         }
@@ -259,12 +288,14 @@ impl Outbox {
 
     /// The cursor of a parked session passes an entry that it cannot keep. What waits is counted anew by `adopt`.
     pub fn pass_parked(&mut self) {
-        self.skipped -= u32::from(self.entry(self.cursor).is_skipped());
+        if self.entry(self.cursor).is_skipped() {
+            self.rare_mut().skipped -= 1;
+        }
         self.cursor += 1;
     }
 
     fn uncount(&mut self, bytes: u32) {
-        if self.cursor >= self.shield {
+        if self.cursor >= self.shield() {
             self.waiting -= 1;
             self.waiting_bytes -= u64::from(bytes);
         }
@@ -272,31 +303,32 @@ impl Outbox {
 
     /// The event that drop-oldest would drop: the first that a policy counts.
     pub fn droppable(&self) -> Option<u64> {
-        (self.waiting > 0).then(|| self.cursor.max(self.shield))
+        (self.waiting > 0).then(|| self.cursor.max(self.shield()))
     }
 
     /// Drops the event that [`Outbox::droppable`] names; `bytes` are its. It stays in the ring, unsent.
     pub fn drop_oldest(&mut self, bytes: u32) {
-        if self.cursor >= self.shield {
+        let shield = self.shield();
+        if self.cursor >= shield {
             self.pass_unsent(bytes);
         } else {
-            self.skip(self.shield, bytes);
-            self.shield += 1;
+            self.skip(shield, bytes);
+            self.rare_mut().shield += 1;
         }
-        self.dropped += 1;
+        self.count_dropped();
         self.step_over_skipped();
     }
 
     /// Entries of the queue that were dropped from inside it.
     pub fn skipped(&self) -> u32 {
-        self.skipped
+        self.rare.as_ref().map_or(0, |rare| rare.skipped)
     }
 
     /// Drops the entry at the cursor, whatever it is; true = it was an event that would have been sent.
     pub fn drop_front(&mut self, bytes: u32) -> bool {
         let is_event = !self.entry(self.cursor).is_skipped();
         self.pass_unsent(bytes);
-        self.dropped += u64::from(is_event);
+        self.rare_mut().dropped += u64::from(is_event);
         self.step_over_skipped();
         is_event
     }
@@ -304,34 +336,38 @@ impl Outbox {
     /// Drops the newest event from the queue; it stays in the ring, unsent.
     pub fn drop_newest(&mut self, bytes: u32) {
         self.skip(self.next - 1, bytes);
-        self.dropped += 1;
+        self.count_dropped();
     }
 
     fn skip(&mut self, seq: u64, bytes: u32) {
         let place = self.place(seq);
         self.ring[place] |= SKIPPED;
-        self.skipped += 1;
+        self.rare_mut().skipped += 1;
         self.waiting -= 1;
         self.waiting_bytes -= u64::from(bytes);
     }
 
     /// The first counted entry is never a skipped one, so that `droppable` finds it at once.
     fn step_over_skipped(&mut self) {
-        let mut seq = self.cursor.max(self.shield);
+        let mut seq = self.cursor.max(self.shield());
         while seq < self.next && self.entry(seq).is_skipped() {
             seq += 1;
-            if self.cursor >= self.shield {
-                self.skipped -= 1;
-                self.cursor = seq;
+            let is_shielded = self.cursor < self.shield();
+            let rare = self.rare_mut();
+            if is_shielded {
+                rare.shield = seq;
             } else {
-                self.shield = seq;
+                rare.skipped -= 1;
+                self.cursor = seq;
             }
         }
     }
 
     /// All that waits now belongs to a replay.
     pub fn shield_all(&mut self) {
-        self.shield = self.next;
+        if self.cursor < self.next || self.rare.is_some() {
+            self.rare_mut().shield = self.next;
+        }
         self.waiting = 0;
         self.waiting_bytes = 0;
     }
@@ -341,7 +377,7 @@ impl Outbox {
         assert!(self.oldest < self.cursor, "the queue is not history");
         let entry = self.entry(self.oldest);
         if entry.is_unsent() {
-            self.lost_to = self.oldest;
+            self.rare_mut().lost_to = self.oldest;
         }
         self.oldest += 1;
         entry
@@ -361,7 +397,10 @@ impl Outbox {
 
     /// What left the ring counts as lost from now on, also what was written: the client is known not to have it.
     pub fn lose_what_left(&mut self) {
-        self.lost_to = self.lost_to.max(self.oldest - 1);
+        let left_to = self.oldest - 1;
+        if left_to > self.lost_to() {
+            self.rare_mut().lost_to = left_to;
+        }
     }
 
     /// A connection takes the session up: nothing of the history was written on it.
@@ -387,14 +426,16 @@ impl Outbox {
             let place = self.place(seq);
             self.ring[place] = (self.ring[place] | UNSENT) & !SKIPPED;
         }
-        self.skipped = 0;
+        if let Some(rare) = &mut self.rare {
+            rare.skipped = 0;
+        }
         self.shield_all();
         (had, requeued)
     }
 
     /// True when an event after `after` was never written and can no longer be.
     pub fn has_lost(&self, after: u64) -> bool {
-        self.lost_to > after
+        self.lost_to() > after
     }
 
     /// Something after `after` and before `end` is in the ring and was never written.
@@ -408,9 +449,11 @@ impl Outbox {
         self.oldest += by;
         self.cursor += by;
         self.next += by;
-        self.shield += by;
-        if self.lost_to > 0 {
-            self.lost_to += by;
+        if let Some(rare) = &mut self.rare {
+            rare.shield += by;
+            if rare.lost_to > 0 {
+                rare.lost_to += by;
+            }
         }
     }
 
@@ -428,8 +471,10 @@ impl Outbox {
         self.oldest = 1;
         self.cursor = 1;
         self.next -= down;
-        self.shield = self.shield.saturating_sub(down).max(1);
-        self.lost_to = 0;
+        if let Some(rare) = &mut self.rare {
+            rare.shield = rare.shield.saturating_sub(down);
+            rare.lost_to = 0;
+        }
     }
 
     /// Gives the ring's memory back. It must be empty.
@@ -484,7 +529,7 @@ mod tests {
         outbox.pass_sent(10);
         outbox.drop_oldest(10);
         assert_eq!(
-            (outbox.cursor(), outbox.waiting(), outbox.waiting_bytes(), outbox.dropped),
+            (outbox.cursor(), outbox.waiting(), outbox.waiting_bytes(), outbox.dropped()),
             (3, 1, 10, 1)
         );
         assert!(outbox.has_unsent(0, 3) && !outbox.has_unsent(2, 3));

@@ -221,7 +221,7 @@ impl Shard {
             Policy::DropNewest if is_over => {
                 self.counters.dropped_newest += 1;
                 if !self.config.resume.enabled {
-                    outbox.dropped += 1;
+                    outbox.count_dropped();
                     return;
                 }
                 outbox.push(slot, len);
@@ -278,7 +278,7 @@ impl Shard {
     fn push_parked(&mut self, index: u32, slot: Slot) {
         let outbox = &mut self.sessions[index as usize].outbox;
         if outbox.next() > MAX_SEQ {
-            outbox.dropped += 1;
+            outbox.count_dropped();
             return;
         }
         let waited = outbox.next() - outbox.cursor();
@@ -300,7 +300,7 @@ impl Shard {
     fn drop_parked(&mut self, index: u32) {
         let outbox = &mut self.sessions[index as usize].outbox;
         if !outbox.entry(outbox.cursor()).is_skipped() {
-            outbox.dropped += 1;
+            outbox.count_dropped();
             self.counters.dropped_parked += 1;
         }
         outbox.pass_parked();

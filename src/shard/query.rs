@@ -109,7 +109,7 @@ impl Shard {
             core: self.core,
             seq: if session.stamps { session.outbox.newest() } else { 0 },
             queued: session.outbox.queued(),
-            dropped: session.outbox.dropped,
+            dropped: session.outbox.dropped(),
         }
     }
 

@@ -118,7 +118,7 @@ impl Shard {
             greeted: session.greeted,
             first_seq: session.known().first_seq,
             declared: session.known().declared,
-            dropped: outbox.dropped,
+            dropped: outbox.dropped(),
             oldest: outbox.oldest(),
             cursor: outbox.cursor(),
             lost_to: outbox.lost_to(),

@@ -201,10 +201,12 @@ impl Shard {
                 conn.last_received = now;
             }
         }
-        let before = conn.written;
-        conn.written += written as u64;
         let session = conn.session;
-        let is_plain = session != NONE && conn.is_between_frames() && conn.first_event_end > 0;
+        let has_sent_event = conn.behind_first > 0;
+        let is_plain = session != NONE && conn.is_between_frames() && has_sent_event;
+        if has_sent_event {
+            conn.behind_first += written as u64;
+        }
         conn.blocked |= refused;
         if (refused || !is_plain)
             && let Some(session) = self.sessions.get_mut(session as usize)
@@ -229,7 +231,7 @@ impl Shard {
         let rest = self.sent_partial(index, rest);
         let rest = self.sent_lane(index, rest);
         if rest > 0 {
-            self.sent_stream(index, before + (written - rest) as u64, rest);
+            self.sent_stream(index, rest);
         }
         let session = self.conn(index).session;
         if session != NONE {
@@ -282,8 +284,8 @@ impl Shard {
         }
         let (slot, seq) = (partial.slot, partial.seq);
         conn.partial = None;
-        if seq > 0 && conn.first_event_end == 0 {
-            conn.first_event_end = conn.written - (written - left) as u64;
+        if seq > 0 && conn.behind_first == 0 {
+            conn.behind_first = 1 + (written - left) as u64;
         }
         self.store.unpin(slot);
         written - left
@@ -306,8 +308,8 @@ impl Shard {
         written - bytes
     }
 
-    /// Moves the stream on by so many bytes, the first of which has this offset in the connection's stream.
-    fn sent_stream(&mut self, index: u32, mut offset: u64, mut bytes: usize) {
+    /// Moves the stream on by so many bytes.
+    fn sent_stream(&mut self, index: u32, mut bytes: usize) {
         let session = self.session_of(index);
         while bytes > 0 {
             let piece = self.front_of_queue(session).unwrap_or_else(|| self.front_of_stream(session));
@@ -317,10 +319,9 @@ impl Shard {
                 let offset = u32::try_from(bytes).ok().and_then(NonZeroU32::new).expect("a part of a frame");
                 self.conn_mut(index).partial = Some(Partial { slot: piece.slot, seq: piece.seq, offset });
             } else {
-                offset += len as u64;
                 let conn = self.conn_mut(index);
-                if piece.seq > 0 && conn.first_event_end == 0 {
-                    conn.first_event_end = offset;
+                if piece.seq > 0 && conn.behind_first == 0 {
+                    conn.behind_first = 1 + (bytes - len) as u64;
                 }
             }
             self.consume(session, piece);
@@ -437,7 +438,7 @@ impl Shard {
                 if !self.store.is_empty_slot(entry.slot()) {
                     break;
                 }
-                found.outbox.dropped += 1;
+                found.outbox.count_dropped();
                 self.counters.dropped_evicted += 1;
             }
             found.outbox.pass_unsent(self.store.len(entry.slot()));
@@ -585,6 +586,6 @@ impl Conn {
     /// What to ask the kernel about the session's first event.
     pub(super) fn acknowledgement(&self) -> Option<(super::step::SessionId, u64)> {
         let session = self.acknowledges()?;
-        (self.first_event_end > 0).then(|| (session, self.written - self.first_event_end))
+        (self.behind_first > 0).then(|| (session, self.behind_first - 1))
     }
 }

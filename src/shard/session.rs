@@ -118,7 +118,7 @@ pub struct Session {
     pub armed: Instant,
 }
 
-const _: () = assert!(size_of::<Session>() <= 144, "memory per session");
+const _: () = assert!(size_of::<Session>() <= 128, "memory per session");
 
 /// What is known of a session that not every one has: who its client is, and how its numbering came about.
 #[derive(Debug)]
@@ -436,10 +436,8 @@ pub struct Conn {
     pub last_ping: Instant,
     /// When bytes were last handed to the kernel.
     pub last_send: Instant,
-    /// Bytes that the kernel took.
-    pub written: u64,
-    /// Offset in that stream at which the first event ended; 0 = none yet.
-    pub first_event_end: u64,
+    /// One more than the bytes that the kernel took behind its first event; 0 = it took no event yet.
+    pub behind_first: u64,
     /// Rate limit.
     pub bucket: Option<Box<Bucket>>,
     /// The other end.
@@ -505,7 +503,7 @@ impl From<Address> for Peer {
     }
 }
 
-const _: () = assert!(size_of::<Option<Conn>>() <= 136, "memory per connection");
+const _: () = assert!(size_of::<Option<Conn>>() <= 128, "memory per connection");
 
 impl Conn {
     /// A socket whose handshake begins.
@@ -528,8 +526,7 @@ impl Conn {
             last_received: now,
             last_ping: now,
             last_send: Instant(0),
-            written: 0,
-            first_event_end: 0,
+            behind_first: 0,
             bucket: None,
             peer: peer.into(),
             is_settled: false,
@@ -597,7 +594,7 @@ impl Conn {
 
     /// The peer's TCP acknowledged the first event, when so many bytes are unacknowledged.
     pub fn first_event_acknowledged(&self, unacked: u64) -> bool {
-        self.first_event_end > 0 && self.written.saturating_sub(unacked) >= self.first_event_end
+        unacked < self.behind_first
     }
 }
 
