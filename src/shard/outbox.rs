@@ -218,6 +218,7 @@ impl Outbox {
 
     /// The oldest entry has left, dropped or unsent. Its slot.
     #[cold]
+    #[inline(never)]
     fn left_marked(&mut self, entry: Entry) -> Slot {
         if entry.is_unsent() {
             self.rare_mut().lost_to = self.oldest - 1;
@@ -226,7 +227,9 @@ impl Outbox {
     }
 
     /// Appends an unsent event, counted by the caller, and makes room for it first: of a history of `keep` events the
-    /// oldest leaves. Returns what left.
+    /// oldest leaves. Returns what left. A ring is mostly full, so this is out of the way of `replace_oldest`.
+    #[cold]
+    #[inline(never)]
     pub fn append(&mut self, slot: Slot, keep: u64) -> Option<Slot> {
         let oldest =
             if self.retained() >= keep && self.has_sent() { Some(self.pop_oldest().slot()) } else { None };

@@ -93,7 +93,8 @@ impl Shard {
         }
     }
 
-    /// Goes on with what was held while paused.
+    /// Goes on with what was held while paused. Rare, and so no part of `settle`, which ends every step.
+    #[inline(never)]
     pub(super) fn read_held(&mut self, index: u32) {
         let Some(conn) = self.conns[index as usize].as_mut().filter(|conn| conn.is_open()) else { return };
         if conn.paused != 0 {

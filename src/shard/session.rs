@@ -85,37 +85,38 @@ pub enum Flow {
     Sending,
 }
 
-/// What survives a connection.
+/// What survives a connection. In this order: what every delivery touches comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Session {
     /// History and queue.
     pub outbox: Outbox,
     /// Index of its connection; `NONE` = parked.
     pub conn: u32,
-    /// Events may leave: the first hello was handled, or there will be none.
-    pub open: bool,
     /// How it takes events.
     pub flow: Flow,
+    /// Events may leave: the first hello was handled, or there will be none.
+    pub open: bool,
     /// Its events carry sequence numbers.
     pub stamps: bool,
     /// Taken up by a connection whose first hello is not there yet, or never came.
     pub adopted: bool,
-    /// The peer's TCP, or the client, has acknowledged an event of it.
-    pub acknowledged: bool,
-    /// Counts the uses of the place.
-    pub generation: u32,
-    /// A first hello was handled in it: the positions that its client names are of its numbering.
-    pub greeted: bool,
     /// What is to be sent besides the queue.
     pub jobs: Option<Box<Jobs>>,
-    /// Rooms it is in, in joining order.
-    pub rooms: Memberships,
-    /// What makes it another session than that of an unnamed client whose numbers began at 1.
-    known: Option<Box<Known>>,
     /// When the last event was pushed, or when it was parked.
     pub last_event: Instant,
     /// See [`Timers`](super::timer::Timers).
     pub armed: Instant,
+    /// Counts the uses of the place.
+    pub generation: u32,
+    /// The peer's TCP, or the client, has acknowledged an event of it.
+    pub acknowledged: bool,
+    /// A first hello was handled in it: the positions that its client names are of its numbering.
+    pub greeted: bool,
+    /// Rooms it is in, in joining order.
+    pub rooms: Memberships,
+    /// What makes it another session than that of an unnamed client whose numbers began at 1.
+    known: Option<Box<Known>>,
 }
 
 const _: () = assert!(size_of::<Session>() <= 128, "memory per session");
