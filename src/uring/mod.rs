@@ -48,6 +48,7 @@ mod buffers;
 mod close;
 mod core;
 mod echo;
+mod gather;
 mod inherit;
 mod listen;
 mod neighbours;
@@ -73,6 +74,7 @@ pub use self::sys::now;
 
 use self::accept::Accepting;
 use self::buffers::{Intake, Sent};
+use self::gather::Gather;
 use self::neighbours::Mesh;
 use self::pace::{Pace, Phase};
 use self::ring::{Done, Ended, Ring};
@@ -110,6 +112,9 @@ pub struct Driver {
     /// Time of this turn.
     now: Instant,
     pace: Pace,
+    gather: Gather,
+    /// Events sent before this turn.
+    events_before: u64,
     /// Connections whose receive ended for want of buffers.
     starved: Vec<ConnId>,
     /// Connections of the chunk that is being sent, by slot.
@@ -154,6 +159,8 @@ impl Driver {
             spin: Duration::ZERO,
             now: sys::now(),
             pace: Pace::new(),
+            gather: Gather::default(),
+            events_before: 0,
             starved: Vec::new(),
             chunk: Vec::with_capacity(SEND_CHUNK),
             broken: Vec::with_capacity(SEND_CHUNK),
@@ -194,6 +201,8 @@ impl Driver {
     fn turn(&mut self) {
         self.now = sys::now();
         self.pace.begin(self.now);
+        self.gather.begin();
+        self.events_before = self.core.counters().events_sent;
         self.ring.collect();
         if self.are_completions_first {
             self.act_on_completions();
@@ -227,6 +236,7 @@ impl Driver {
     fn act_on_completions(&mut self) {
         while self.takes_input() {
             let Some(done) = self.ring.next() else { break };
+            self.gather.completed();
             match done {
                 Done::Accepted { listener, socket, armed } => self.on_accepted(listener, socket, armed),
                 Done::AcceptFailed { listener, errno } => self.on_accept_failed(listener, errno),
@@ -435,7 +445,8 @@ impl Driver {
                 }
             }
             self.send_chunk();
-            self.now = sys::now();
+            let before = std::mem::replace(&mut self.now, sys::now());
+            self.gather.sent(self.chunk.len(), Duration::from_nanos(self.now.0 - before.0));
             if self.now >= until {
                 return true;
             }
@@ -486,6 +497,11 @@ impl Driver {
     }
 
     fn submit_or_wait(&mut self, is_rest: bool) {
+        let events = self.core.counters().events_sent - self.events_before;
+        let wait = self.gather.wait(events);
+        if !is_rest && wait.is_for_events() && self.ring.has_next() {
+            return self.ring.wait(Some(wait.patience), wait);
+        }
         let is_busy = is_rest || self.ring.has_next() || self.mesh.is_reading() || self.is_spinning();
         // What this turn did may have been the last thing to wait for.
         if is_busy || self.may_end() || !self.may_sleep() {
@@ -494,7 +510,7 @@ impl Driver {
         let drained = (self.is_drained && self.is_dismissed).then_some(self.drain_by);
         let deadlines = [self.core.next_deadline(), self.next_closing(), self.accepting.again(), drained];
         let limit = deadlines.iter().flatten().min().map(|when| when.0.saturating_sub(self.now.0));
-        self.ring.wait(limit.map(Duration::from_nanos));
+        self.ring.wait(limit.map(Duration::from_nanos), wait);
         if let Some(port) = &self.port {
             port.awake();
         }

@@ -10,6 +10,7 @@ use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::buffers::{Chunk, Intake, Lent, ReceiveBuffers, Sent};
+use super::gather::Wait;
 use super::start::{self, StartError};
 use super::sys;
 use crate::limits::SEND_CHUNK;
@@ -159,6 +160,8 @@ pub struct Ring {
     /// Completions in order, except those of sends.
     arrived: VecDeque<Done>,
     registered: u32,
+    /// The kernel can wait for several completions without waiting for all of them (Linux 6.12).
+    can_gather: bool,
     missing: Vec<&'static str>,
 }
 
@@ -180,6 +183,7 @@ impl Ring {
         let registered = if io.submitter().register_files_sparse(files).is_ok() { files } else { 0 };
         let arrived = VecDeque::with_capacity(COMPLETIONS as usize);
         Ok(Ring {
+            can_gather: io.params().is_feature_min_timeout(),
             io,
             buffers,
             chunk: Chunk::new(),
@@ -378,10 +382,17 @@ impl Ring {
     }
 
     /// Hands every queued operation to the kernel and waits for a completion, at most for `limit`.
-    pub fn wait(&mut self, limit: Option<Duration>) {
+    pub fn wait(&mut self, limit: Option<Duration>, wait: Wait) {
         let time = limit.map(Timespec::from);
         let args = time.as_ref().map_or(SubmitArgs::new(), |time| SubmitArgs::new().timespec(time));
-        match self.io.submitter().submit_with_args(1, &args) {
+        // A kernel without it takes the time for a wrong argument.
+        let patience = limit.map_or(wait.patience, |limit| limit.min(wait.patience)).as_micros() as u32;
+        let (completions, args) = if self.can_gather && patience > 0 {
+            (wait.completions.min(COMPLETIONS / 2), args.min_wait_usec(patience))
+        } else {
+            (1, args)
+        };
+        match self.io.submitter().submit_with_args(completions as usize, &args) {
             Ok(_) => {}
             Err(error) if error.raw_os_error() == Some(libc::ETIME) || passes(&error) => {}
             Err(error) => panic!("io_uring_enter: {error}"),
@@ -492,7 +503,7 @@ mod tests {
             if let Some(done) = ring.next() {
                 return done;
             }
-            ring.wait(Some(Duration::from_secs(20)));
+            ring.wait(Some(Duration::from_secs(20)), Wait { completions: 1, patience: Duration::ZERO });
         }
     }
 
