@@ -1,7 +1,7 @@
 //! How much a core waits for before it wakes. Asleep until the first completion, a core that is faster than its peers
-//! wakes for each of them, and each of them pays for waking it; it sends events one by one that would have gone out
-//! together a moment later. So what the last turn was like decides: behind a turn with many completions half as many
-//! are waited for, behind one whose sends carried several events each more events are, both for a moment at most. A core
+//! wakes for each of them, and each of them pays for waking it; and it sends events one by one that would have gone out
+//! together a moment later. So what the last turn was like decides. Behind one with many completions half as many are
+//! waited for; behind one whose sends carried several events each, more events are; both for a moment at most. A core
 //! with little to do wakes at the first completion.
 
 #![forbid(unsafe_code)]

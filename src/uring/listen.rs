@@ -17,6 +17,9 @@ use super::sys;
 use crate::config::Listen;
 use crate::shard::step::Peer;
 
+/// How long the kernel keeps a connection of which no byte has arrived before it hands it over. Clients speak first, so
+/// most are accepted together with their request.
+const DEFERRED: Duration = Duration::from_secs(1);
 /// Connections that may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
@@ -161,6 +164,7 @@ fn listen_tcp(address: SocketAddr, low_water: u32, shared: bool) -> io::Result<O
 /// Linux gives accepted sockets the options of their listener, so none has to be set for each connection.
 fn set_options(socket: &OwnedFd, low_water: u32) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
+    sys::defer_accept(socket.as_fd(), DEFERRED)?;
     sys::set_unsent_low_water(socket.as_fd(), low_water)
 }
 

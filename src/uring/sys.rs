@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use libc::{c_int, socklen_t};
 use rustix::time::{ClockId, clock_gettime};
@@ -91,11 +92,22 @@ pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
 /// # Errors
 /// `fd` is no TCP socket.
 pub fn set_unsent_low_water(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
-    let size = size_of_val(&bytes) as socklen_t;
-    let value = (&raw const bytes).cast();
+    set_tcp_option(fd, libc::TCP_NOTSENT_LOWAT, bytes)
+}
+
+/// `TCP_DEFER_ACCEPT`: a connection is accepted with its first bytes, or after about this time without any.
+///
+/// # Errors
+/// `fd` is no TCP socket.
+pub fn defer_accept(fd: BorrowedFd<'_>, time: Duration) -> io::Result<()> {
+    set_tcp_option(fd, libc::TCP_DEFER_ACCEPT, u32::try_from(time.as_secs()).unwrap_or(u32::MAX))
+}
+
+fn set_tcp_option(fd: BorrowedFd<'_>, option: c_int, number: u32) -> io::Result<()> {
+    let size = size_of_val(&number) as socklen_t;
+    let value = (&raw const number).cast();
     // SAFETY: `value` points to `size` readable bytes for the time of the call.
-    let result =
-        unsafe { libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, value, size) };
+    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, option, value, size) };
     checked(result)
 }
 
