@@ -32,9 +32,9 @@ WIDE_BOUND = 0.15
 CASES = [
     ("command, 1 subscriber", ["command", "1", "1", "1024"], "publish send fill"),
     ("command, 16 subscribers", ["command", "16", "1", "1024"], "publish send fill"),
-    ("command, 100 subscribers", ["command", "100", "1", "256"], "publish send"),
+    ("command, 100 subscribers", ["command", "100", "1", "256"], "publish send fill"),
     ("command, 1000 subscribers", ["command", "1000", "1", "64"], "publish send fill"),
-    ("command, 10000 subscribers", ["command", "10000", "1", "16"], "publish send"),
+    ("command, 10000 subscribers", ["command", "10000", "1", "16"], "publish send fill"),
     ("command, 1000 subscribers, 16 events a turn", ["command", "1000", "16", "64"], "publish send fill"),
     ("client, 1 subscriber", ["client", "1", "1", "1024"], "publish"),
     ("client, 16 subscribers", ["client", "16", "1", "1024"], "publish"),
