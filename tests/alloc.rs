@@ -1,13 +1,15 @@
-//! The steady state allocates nothing: a counting allocator around one shard with a thousand subscribers, driven as the
-//! driver drives it. Everything that may grow has grown before the counting begins.
+//! What a shard takes of the heap, by a counting allocator around one that is driven as the driver drives it: nothing
+//! in its steady state with a thousand subscribers, when everything that may grow has grown; and for each idle
+//! connection no more than `limits` says, which is what the sum of `seqcast check` is made of.
 
 #![allow(unsafe_code)]
 
-use seqcast::config::{Config, InboundRule};
+use seqcast::config::{Config, Identity, InboundRule};
+use seqcast::limits::{CONNECTION_BYTES, KNOWN_BYTES, PARKED_BYTES, SOCKET_BYTES, UNFINISHED_BYTES};
 use seqcast::schema::Schema;
 use seqcast::shard::admit::Admission;
 use seqcast::shard::census::Census;
-use seqcast::shard::step::{ConnId, CoreId, Input, Instant, Output, Peer};
+use seqcast::shard::step::{ConnId, CoreId, Input, Instant, Loss, Output, Peer};
 use seqcast::shard::{Setup, Shard, home_of_topic};
 use seqcast::wire::control::{self, Control, Encoder};
 use seqcast::wire::envelope;
@@ -26,6 +28,7 @@ const TURN: u64 = 16;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The system's allocator, counting what this thread takes.
@@ -35,29 +38,48 @@ fn count() {
     ALLOCATIONS.set(ALLOCATIONS.get() + 1);
 }
 
+/// Bytes that a block takes with malloc's own: a word more, in steps of 16, 32 at least.
+fn chunk(size: usize) -> u64 {
+    (size as u64 + 8).next_multiple_of(16).max(32)
+}
+
+fn take(size: usize) {
+    TAKEN.set(TAKEN.get().wrapping_add(chunk(size)));
+}
+
+/// A block of another thread may end in this one: the difference of two readings counts, and only that.
+fn give(size: usize) {
+    TAKEN.set(TAKEN.get().wrapping_sub(chunk(size)));
+}
+
 // SAFETY: every call is handed to the system's allocator with the arguments it came with; counting does not allocate,
-// because the counter is a constant-initialised cell of the thread.
+// because the counters are constant-initialised cells of the thread.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
+        take(layout.size());
         // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
+        take(layout.size());
         // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
+        give(layout.size());
+        take(size);
         // SAFETY: the caller keeps the contract of `GlobalAlloc::realloc`; the block came from this allocator, which is
         // the system's.
         unsafe { System.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        give(layout.size());
         // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`; the block came from the system's allocator.
         unsafe { System.dealloc(block, layout) }
     }
@@ -135,13 +157,18 @@ impl Core {
 
     /// A client that is through the upgrade, has said hello and taken what it was sent.
     fn client(&mut self, index: u32) -> ConnId {
-        let conn = ConnId { index, generation: 1 };
+        self.client_with(ConnId { index, generation: 1 }, "", 0)
+    }
+
+    /// Such a client with these header lines, which has everything up to a position.
+    fn client_with(&mut self, conn: ConnId, headers: &str, last_seq: i64) -> ConnId {
         self.step(Input::Opened { conn, peer: Peer::Unix, is_shared: false });
-        let mut request = b"GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-            Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-            .to_vec();
-        self.step(Input::Received { conn, bytes: &mut request });
-        self.say(conn, |e| e.hello(&[], 0));
+        let request = format!(
+            "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{headers}\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        self.step(Input::Received { conn, bytes: &mut request.into_bytes() });
+        self.say(conn, |e| e.hello(&[], last_seq));
         self.flush();
         conn
     }
@@ -296,6 +323,110 @@ fn across_cores() {
     let sent = cores[0].sent_bytes + cores[1].sent_bytes - sent;
     assert_eq!(sent, EVENTS * u64::from(SUBSCRIBERS) * frame_bytes, "every reader got every event");
     assert_eq!(allocations, 0);
+}
+
+/// Heap bytes of one more: half of so many are there already. Tables that grow by doubling are as full as they get.
+fn each(mut add: impl FnMut(u32)) -> u64 {
+    const MANY: u32 = 4000;
+    (0..MANY / 2).for_each(&mut add);
+    let before = TAKEN.get();
+    (MANY / 2..MANY).for_each(&mut add);
+    TAKEN.get().wrapping_sub(before) / u64::from(MANY / 2)
+}
+
+/// A bound is kept, and at most a tenth of it is air.
+#[track_caller]
+fn assert_close(measured: u64, bound: u64) {
+    assert!((bound * 9 / 10..=bound).contains(&measured), "{measured} bytes each, the bound is {bound}");
+}
+
+#[test]
+fn an_idle_connection_takes_what_its_bound_says() {
+    let mut core = Core::alone(Config::default());
+    let idle = each(|index| {
+        let conn = core.client(index);
+        core.say(conn, |e| e.subscribe("t"));
+    });
+    assert_close(idle + SOCKET_BYTES, CONNECTION_BYTES);
+}
+
+/// What was said in it before leaves nothing behind.
+#[test]
+fn a_connection_that_has_been_busy_takes_no_more() {
+    let mut core = Core::alone(Config::default());
+    let busy = each(|index| {
+        let conn = core.client(index);
+        let mut bytes = masked(&quote());
+        let (first, second) = bytes.split_at_mut(9);
+        core.step(Input::Received { conn, bytes: first });
+        core.step(Input::Received { conn, bytes: second });
+        for topic in ["t", "u", "v"] {
+            core.say(conn, |e| e.subscribe(topic));
+        }
+        for topic in ["u", "t"] {
+            core.say(conn, |e| e.unsubscribe(topic));
+        }
+        core.flush();
+    });
+    assert_close(busy + SOCKET_BYTES, CONNECTION_BYTES);
+}
+
+#[test]
+fn a_position_and_an_unfinished_message_take_what_their_bounds_say() {
+    let mut core = Core::alone(Config::default());
+    let known = each(|index| {
+        let conn = core.client_with(ConnId { index, generation: 1 }, "", 7);
+        core.say(conn, |e| e.subscribe("t"));
+    });
+    assert!(known + SOCKET_BYTES <= CONNECTION_BYTES + KNOWN_BYTES, "{known} bytes each");
+    let mut core = Core::alone(Config::default());
+    let unfinished = each(|index| {
+        let conn = core.client(index);
+        core.say(conn, |e| e.subscribe("t"));
+        let mut half = masked(&[0; 20]);
+        half.truncate(9);
+        core.step(Input::Received { conn, bytes: &mut half });
+    });
+    assert_close(unfinished + SOCKET_BYTES, CONNECTION_BYTES + UNFINISHED_BYTES);
+}
+
+/// Identities with the tokens t0, t1, ... and ids of eight bytes.
+fn identities(many: u32) -> Config {
+    let mut config = Config::default();
+    config.auth.identity = (0..many)
+        .map(|n| Identity {
+            token: format!("t{n}"),
+            id: Some(format!("id-{n:05}")),
+            topics: vec!["*".to_owned()],
+            ..Identity::default()
+        })
+        .collect();
+    config
+}
+
+#[test]
+fn a_pinned_id_takes_what_its_bound_says() {
+    let mut core = Core::alone(identities(4000));
+    let pinned = each(|index| {
+        let headers = format!("Authorization: Bearer t{index}\r\n");
+        let conn = core.client_with(ConnId { index, generation: 1 }, &headers, 0);
+        core.say(conn, |e| e.subscribe("t"));
+    });
+    assert_close(pinned + SOCKET_BYTES, CONNECTION_BYTES + KNOWN_BYTES);
+}
+
+#[test]
+fn a_parked_session_takes_what_its_bound_says() {
+    let mut config = identities(4000);
+    config.resume.max_parked = 4000;
+    let mut core = Core::alone(config);
+    let parked = each(|index| {
+        let headers = format!("Authorization: Bearer t{index}\r\n");
+        let conn = core.client_with(ConnId { index: 0, generation: index }, &headers, 0);
+        core.say(conn, |e| e.subscribe("t"));
+        core.step(Input::Lost { conn, unacked: None, loss: Loss::Eof });
+    });
+    assert_close(parked, PARKED_BYTES);
 }
 
 /// Control messages are read where they lie and written into memory that is there already.

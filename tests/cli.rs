@@ -79,7 +79,7 @@ fn check_prints_values_sources_and_memory() {
         "server.cores = 1 # flag --cores",
         r#"server.path = "/ws" # default"#,
         "# memory at most, 1 core:",
-        "# 100.0 KiB connections, in this process",
+        "# 53.1 KiB connections, in this process",
         "# 256.0 MiB events of sessions: resume.history_bytes of each core",
     ] {
         assert!(has(line), "no line {line:?} in {lines:#?}");

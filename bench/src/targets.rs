@@ -40,7 +40,8 @@ pub enum Against {
     FloorsOf(&'static str),
     /// Nothing: instructions per delivery of a row of the pure core's record.
     Instructions,
-    /// Instructions per delivery of another case of that record; all of an event: publish, send, and the fill of the buffer.
+    /// Instructions per delivery of another case of that record; all of an event: publish, send, and the fill of the
+    /// buffer.
     InstructionsOf(&'static str),
 }
 

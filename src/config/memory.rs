@@ -3,8 +3,8 @@
 use super::Config;
 use crate::limits::{
     BATCH_BYTES, CONNECTION_BYTES, CONTROL_LANE_BYTES, CORE_BYTES, IDLE_NAME_BYTES, IDLE_TOPICS,
-    KERNEL_CONNECTION_BYTES, PARKED_BYTES, ROOM_BYTES, SPARE_BATCHES, STAGED_BYTES, TRACE_ROW_BYTES,
-    TRAVELLING_BATCHES, UNFINISHED_REPLAYS,
+    KERNEL_CONNECTION_BYTES, KNOWN_BYTES, LANE_BYTES, PARKED_BYTES, ROOM_BYTES, SPARE_BATCHES, STAGED_BYTES,
+    TRACE_ROW_BYTES, TRAVELLING_BATCHES, UNFINISHED_BYTES, UNFINISHED_REPLAYS,
 };
 
 /// One term of [`memory_sum`].
@@ -31,7 +31,7 @@ pub fn memory_sum(config: &Config, cores: u64) -> Vec<MemoryTerm> {
     let rows = cores * u64::from(config.trace.capacity);
     // An answer to a request comes on top of a lane that is not full yet, in a buffer that doubles.
     let answer = if config.rpc.is_empty() { 0 } else { 2 * config.server.max_message_size };
-    let lane = CONTROL_LANE_BYTES as u64 + answer;
+    let lane = CONTROL_LANE_BYTES as u64 + answer + LANE_BYTES;
     // A name is held by its room and by the table of rooms.
     let limits = &config.limits;
     let rooms = u64::from(limits.topics_per_connection) + u64::from(limits.groups_per_connection);
@@ -45,7 +45,7 @@ pub fn memory_sum(config: &Config, cores: u64) -> Vec<MemoryTerm> {
     let topics = if config.replay.history_size > 0 { config.replay.history_bytes } else { 0 };
     vec![
         usual("buffers, rings and tables of the cores", cores * CORE_BYTES),
-        usual("connections, in this process", connections * CONNECTION_BYTES),
+        usual("connections, in this process", connections * (CONNECTION_BYTES + KNOWN_BYTES)),
         usual("connections, in the kernel", connections * KERNEL_CONNECTION_BYTES),
         usual("rings of connected sessions", connections * history_ring),
         usual("parked sessions with their rings", parked * (PARKED_BYTES + history_ring)),
@@ -58,6 +58,7 @@ pub fn memory_sum(config: &Config, cores: u64) -> Vec<MemoryTerm> {
         usual("handoffs between cores", pairs * handoffs),
         usual("topics that nobody is in", cores * idle_topics),
         usual("trace", rows * (TRACE_ROW_BYTES + u64::from(config.trace.capture_bytes))),
+        stalled("state of unfinished messages", connections * UNFINISHED_BYTES),
         stalled("rings grown by full queues", connections * (full_ring - history_ring.min(full_ring))),
         stalled("lanes full of control messages", connections * lane),
         stalled(

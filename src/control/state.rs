@@ -165,14 +165,27 @@ fn write_aside(aside: &Path, bytes: &[u8], unwanted: &AtomicBool) -> io::Result<
     is_wanted()
 }
 
-/// Finds out whether the file could be written, and removes what a process left beside it that was stopped meanwhile.
+/// Finds out whether the file could be written. What lies beside it is left alone: another server may be writing it.
 ///
 /// # Errors
 /// It could not.
 pub fn probe(path: &Path) -> io::Result<()> {
-    let aside = aside(path);
-    drop(create(&aside)?);
-    fs::remove_file(&aside)
+    // Not the file that a server which is about to end writes: that may be half done now.
+    let trial = beside(path, &format!(".{}.trial", std::process::id()));
+    drop(create(&trial)?);
+    fs::remove_file(&trial)
+}
+
+/// Removes what a process left beside the file that was stopped while it wrote. Only for a server that has its
+/// addresses: none before it is at work any more.
+///
+/// # Errors
+/// It is there and cannot be removed.
+pub fn sweep(path: &Path) -> io::Result<()> {
+    match fs::remove_file(aside(path)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// Removes the file, so that it does not come back when the machine goes down.
@@ -195,9 +208,13 @@ fn create(path: &Path) -> io::Result<File> {
 
 /// Where it is written before it is whole.
 fn aside(path: &Path) -> PathBuf {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".tmp");
-    aside.into()
+    beside(path, ".tmp")
+}
+
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {

@@ -79,11 +79,12 @@ impl StateFile {
     /// # Errors
     /// It cannot be removed, and another start would take it for the state then.
     pub(super) fn discard(&self) -> Result<(), StartError> {
+        let failed = |step| move |error| StartError::State { path: self.path.clone(), step, error };
+        state::sweep(&self.path).map_err(failed("what a server left beside it cannot be removed"))?;
         if !self.is_there {
             return Ok(());
         }
-        let step = "it was read and cannot be removed";
-        state::remove(&self.path).map_err(|error| StartError::State { path: self.path.clone(), step, error })
+        state::remove(&self.path).map_err(failed("it was read and cannot be removed"))
     }
 
     /// Where it is.

@@ -13,7 +13,7 @@ use super::outbox::Outbox;
 use super::step::{ConnId, CoreId, Instant, Peer, SessionId};
 use super::store::{Slot, Store};
 use super::timer::NEVER;
-use crate::limits::MAX_SEQ;
+use crate::limits::{LANE_BYTES, MAX_SEQ};
 use crate::wire::frame::Decoder;
 
 /// No index.
@@ -504,6 +504,8 @@ impl From<Address> for Peer {
     }
 }
 
+/// Two words are malloc's own.
+const _: () = assert!(size_of::<Lane>() + size_of::<Bucket>() + 16 <= LANE_BYTES as usize);
 const _: () = assert!(size_of::<Option<Conn>>() <= 128, "memory per connection");
 
 impl Conn {

@@ -5,6 +5,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::ring::{GENERATIONS, Target};
+use crate::limits::SOCKET_BYTES;
 use crate::shard::step::ConnId;
 
 /// How far a connection has come.
@@ -77,7 +78,7 @@ struct Slot {
     socket: Option<Socket>,
 }
 
-const _: () = assert!(size_of::<Slot>() <= 24, "memory per connection");
+const _: () = assert!(size_of::<Slot>() <= SOCKET_BYTES as usize, "memory per connection");
 
 /// All sockets of a core.
 #[derive(Debug, Default)]
