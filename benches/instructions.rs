@@ -40,6 +40,12 @@ fn counted_next(shard: &mut Shard) -> Option<ConnId> {
     shard.next_dirty()
 }
 
+/// What the next sends need is read.
+#[inline(never)]
+fn counted_ahead(shard: &Shard) {
+    shard.look_ahead();
+}
+
 /// The copy into scratch.
 #[inline(never)]
 fn counted_fill(shard: &mut Shard, conn: ConnId, scratch: &mut [u8]) -> usize {
@@ -102,7 +108,8 @@ struct Bench {
     /// Counted frames that left.
     frames: u64,
     /// Connections that are sent to together, and their bytes.
-    chunk: Vec<(ConnId, usize)>,
+    chunk: Vec<ConnId>,
+    sizes: Vec<usize>,
 }
 
 impl Bench {
@@ -141,6 +148,7 @@ impl Bench {
             counts,
             frames: 0,
             chunk: Vec::new(),
+            sizes: Vec::new(),
         };
         for index in 0..=subscribers {
             bench.client(ConnId { index, generation: 1 });
@@ -196,17 +204,20 @@ impl Bench {
         let frame_bytes = (self.message.len() - 4) as u64;
         loop {
             self.chunk.clear();
+            self.sizes.clear();
+            counted_ahead(&self.shard);
             while self.chunk.len() < SEND_CHUNK
                 && let Some(conn) = counted_next(&mut self.shard)
             {
                 let bytes = counted_fill(&mut self.shard, conn, &mut self.scratch);
-                self.chunk.push((conn, bytes));
+                self.chunk.push(conn);
+                self.sizes.push(bytes);
                 self.frames += bytes as u64 / frame_bytes;
             }
             if self.chunk.is_empty() {
                 return;
             }
-            for &(conn, bytes) in &self.chunk {
+            for (&conn, &bytes) in self.chunk.iter().zip(&self.sizes) {
                 counted_sent(&mut self.shard, self.now, conn, bytes);
             }
             counted_settle(&mut self.shard);

@@ -41,7 +41,7 @@ CASES = [
     ("client, 1000 subscribers", ["client", "1000", "1", "64"], "publish"),
 ]
 # What is counted, as functions of the workload. "send" is what a send costs besides the copy.
-FUNCTIONS = {"publish": ["publish"], "send": ["next", "sent", "settle"], "fill": ["fill"]}
+FUNCTIONS = {"publish": ["publish"], "send": ["ahead", "next", "sent", "settle"], "fill": ["fill"]}
 ROWS = [(f"{case}: {what}", args, what) for case, args, parts in CASES for what in parts.split()]
 
 

@@ -24,8 +24,9 @@ pub const COPIED_EVENT_BYTES: usize = 16 * 1024;
 pub const SEND_BYTES: usize = 64 * 1024;
 /// Scratch of a core: filled by bytes, small enough for the L2 cache.
 pub const SCRATCH_BYTES: usize = 256 * 1024;
-/// Most connections sent to with one submit.
-pub const SEND_CHUNK: usize = 64;
+/// Most connections sent to with one submit: as many as stay in the L2 cache, with what the kernel keeps of them, until
+/// the outcome is noted.
+pub const SEND_CHUNK: usize = 32;
 /// How long a closing connection may take to finish, seconds.
 pub const CLOSE_SECONDS: u64 = 5;
 /// How long the probe of a duplicate's owner waits, seconds.

@@ -18,6 +18,12 @@ impl Fifo {
         self.items.push(item);
     }
 
+    /// The first `many`, or as many as there are.
+    pub fn first(&self, many: usize) -> &[u32] {
+        let items = &self.items[self.taken..];
+        &items[..items.len().min(many)]
+    }
+
     /// Takes the first.
     pub fn pop(&mut self) -> Option<u32> {
         let Some(&item) = self.items.get(self.taken) else {

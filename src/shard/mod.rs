@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admit;
+mod ahead;
 pub mod census;
 pub mod handoff;
 pub mod saved;
@@ -151,6 +152,8 @@ pub struct Shard {
     live_conns: u32,
 
     encoder: Encoder,
+    /// The request that is being answered, decoded.
+    request: Vec<u8>,
     lane_buffers: Vec<Vec<u8>>,
     control_list: VecDeque<u32>,
     list: Fifo,
@@ -230,6 +233,7 @@ impl Shard {
             saving: Saving::default(),
             live_conns: 0,
             encoder: Encoder::new(),
+            request: Vec::new(),
             lane_buffers: Vec::new(),
             control_list: VecDeque::new(),
             list: Fifo::default(),

@@ -168,6 +168,12 @@ impl Outbox {
         self.waiting_bytes
     }
 
+    /// Reads the memory of the entry at the cursor.
+    #[inline(always)]
+    pub fn peek(&self) -> u64 {
+        self.ring.get(self.place(self.cursor)).map_or(0, |entry| u64::from(*entry))
+    }
+
     /// The entry of a retained number.
     pub fn entry(&self, seq: u64) -> Entry {
         assert!(self.oldest <= seq && seq < self.next, "{seq} is not retained");

@@ -10,7 +10,7 @@ use super::handoff::{Crossing, Handoff, Receipt, Receivers};
 use super::neighbours::crossing;
 use super::step::{Answer, Direction, EventIndex, RoomKind};
 use super::store::Slot;
-use super::trace::Record;
+use super::trace::{Key, Record};
 
 /// Whom an event goes to, a single client apart.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +83,7 @@ impl Shard {
             event,
             bytes: HEADER_BYTES + payload.len(),
             target: Some(target),
-            key: format_args!("{key}"),
+            key: Key::Name(key),
             payload,
         });
     }

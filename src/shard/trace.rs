@@ -1,7 +1,6 @@
 //! The event trace: the newest publishes and accepted client events, in a ring whose rows are reused.
 
-use std::fmt::Write as _;
-
+use super::session::ShownId;
 use super::step::{Direction, EventIndex, Instant, TracePage, TraceRow};
 use crate::schema::Schema;
 
@@ -20,10 +19,19 @@ pub struct Record<'a> {
     pub bytes: usize,
     /// Kind of target; none for a client's event.
     pub target: Option<&'static str>,
-    /// Topic, group, user, client or sender; "" = none.
-    pub key: std::fmt::Arguments<'a>,
+    /// What it is about more closely.
+    pub key: Key<'a>,
     /// Payload, of which the configured number of bytes is kept.
     pub payload: &'a [u8],
+}
+
+/// The target or the sender of an event.
+#[derive(Debug, Clone, Copy)]
+pub enum Key<'a> {
+    /// Topic, group or user; "" = none.
+    Name(&'a str),
+    /// A client.
+    Client(ShownId<'a>),
 }
 
 #[derive(Debug)]
@@ -34,7 +42,9 @@ struct Row {
     event: EventIndex,
     bytes: u64,
     target: Option<&'static str>,
-    key: String,
+    name: String,
+    /// An id that is written only when somebody looks.
+    anonymous: Option<ShownId<'static>>,
     payload: Vec<u8>,
 }
 
@@ -62,9 +72,10 @@ impl Trace {
         }
         self.total += 1;
         if self.rows.len() < self.capacity {
-            let (key, payload) = (String::new(), Vec::new());
+            let (name, payload) = (String::new(), Vec::new());
             let (at, ts, direction) = (record.at, 0, record.direction);
-            self.rows.push(Row { at, ts, direction, event: 0, bytes: 0, target: None, key, payload });
+            let (target, anonymous) = (None, None);
+            self.rows.push(Row { at, ts, direction, event: 0, bytes: 0, target, name, anonymous, payload });
         } else {
             self.oldest = (self.oldest + 1) % self.capacity;
         }
@@ -76,8 +87,14 @@ impl Trace {
         row.event = record.event;
         row.bytes = record.bytes as u64;
         row.target = record.target;
-        row.key.clear();
-        row.key.write_fmt(record.key).expect("a String takes every write");
+        row.name.clear();
+        row.anonymous = None;
+        match record.key {
+            Key::Name(name) | Key::Client(ShownId::Pinned(name)) => row.name.push_str(name),
+            Key::Client(ShownId::Anonymous { core, session, check }) => {
+                row.anonymous = Some(ShownId::Anonymous { core, session, check });
+            }
+        }
         row.payload.clear();
         row.payload.extend_from_slice(&record.payload[..record.payload.len().min(self.capture)]);
     }
@@ -107,7 +124,10 @@ impl Trace {
             name: schema.name(row.event).into(),
             bytes: row.bytes,
             target: row.target,
-            key: (row.target != Some("broadcast")).then(|| row.key.as_str().into()),
+            key: (row.target != Some("broadcast")).then(|| match row.anonymous {
+                Some(id) => id.to_string().into(),
+                None => row.name.as_str().into(),
+            }),
             payload: (self.capture > 0).then(|| row.payload.clone()),
         }
     }

@@ -47,6 +47,13 @@ impl Core {
         forward!(self, core => core.next_dirty())
     }
 
+    /// Memory that the sends of a chunk need is read ahead.
+    pub fn look_ahead(&self) {
+        if let Core::Shard(shard) = self {
+            shard.look_ahead();
+        }
+    }
+
     /// Whether sends should be made before more input is taken.
     pub fn wants_flush(&self) -> bool {
         forward!(self, core => core.wants_flush())

@@ -14,7 +14,7 @@ const MANY: u32 = 8;
 const MOMENT: Duration = Duration::from_micros(50);
 /// Events in a send, on average, at which more are waited for: there are more than can be sent one by one, and not so
 /// many that what a send costs besides its events hardly counts.
-const COALESCED: std::ops::Range<u64> = 4..16;
+const COALESCED: std::ops::Range<u64> = 4..64;
 /// How long more events are waited for at most, and as a part of the time that sending took.
 const LONGEST: Duration = Duration::from_micros(250);
 const PART: u32 = 2;
@@ -103,6 +103,6 @@ mod tests {
         let wait = turn(2, 100, 400, 900);
         assert_eq!(wait, Wait { completions: u32::MAX, patience: Duration::from_micros(200) });
         assert_eq!(turn(2, 1000, 4000, 9000).patience, LONGEST);
-        assert!(!turn(2, 100, 400, 1600).is_for_events(), "enough is enough");
+        assert!(!turn(2, 100, 400, 6400).is_for_events(), "enough is enough");
     }
 }

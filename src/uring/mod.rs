@@ -457,6 +457,7 @@ impl Driver {
     fn fill_chunk(&mut self) -> bool {
         self.chunk.clear();
         self.ring.clear_chunk();
+        self.core.look_ahead();
         while self.ring.has_room() {
             let Some(conn) = self.core.next_dirty() else { break };
             let filled = self.core.fill(conn, self.ring.scratch());

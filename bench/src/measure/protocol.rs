@@ -1,5 +1,7 @@
 //! What is said to a server, in its own protocol: the smallest adapter that is fair to it.
 
+use std::cell::OnceCell;
+
 use clap::ValueEnum;
 use seqcast::schema::Schema;
 use seqcast::wire::control::{self, Encoder};
@@ -63,6 +65,8 @@ pub struct Adapter {
     index_at: usize,
     due_at: usize,
     quote: u32,
+    /// The first answer to a request, which was read with care; the same bytes again are as good.
+    answer: OnceCell<Vec<u8>>,
 }
 
 impl Adapter {
@@ -73,7 +77,15 @@ impl Adapter {
             Protocol::Seqcast => seqcast_event(name, size),
             _ => (vec![b'x'; size.max(PLAIN)], 22, 14),
         };
-        Adapter { protocol, tokens: false, template, index_at, due_at, quote: envelope::fnv1a32(name) }
+        Adapter {
+            protocol,
+            tokens: false,
+            template,
+            index_at,
+            due_at,
+            quote: envelope::fnv1a32(name),
+            answer: OnceCell::new(),
+        }
     }
 
     /// The path of the upgrade request.
@@ -171,9 +183,15 @@ impl Adapter {
             let number = (header.flags & envelope::FLAG_SEQ != 0).then_some(header.seq);
             return Said::Event { due: le(message, self.due_at), index: le(message, self.index_at), number };
         }
+        if self.answer.get().is_some_and(|answer| answer == message) {
+            return Said::Result;
+        }
         match control::decode(header.id, &message[HEADER_BYTES..]) {
             Ok(control::Control::Pong { .. }) => Said::Ready,
-            Ok(control::Control::RpcResult { .. }) => Said::Result,
+            Ok(control::Control::RpcResult { ok: true, .. }) => {
+                self.answer.get_or_init(|| message.to_vec());
+                Said::Result
+            }
             _ => Said::Nothing,
         }
     }
