@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use seqcast::config::{Config, InboundRule};
+use seqcast::limits::SEND_CHUNK;
 use seqcast::schema::Schema;
 use seqcast::shard::admit::Admission;
 use seqcast::shard::census::Census;
@@ -22,8 +23,6 @@ use seqcast::wire::frame;
 
 /// Events that a session keeps: few, so that all rings are full soon. What an event costs does not depend on it.
 const HISTORY: u32 = 32;
-/// Connections that the driver sends to with one system call.
-const SEND_CHUNK: usize = 64;
 /// Events before the counted ones.
 const WARM_UP: u64 = 2 * HISTORY as u64;
 

@@ -41,6 +41,9 @@ pub struct Arguments {
     /// The server of this repository [default: seqcast beside this program]
     #[arg(long, value_name = "FILE")]
     pub seqcast: Option<PathBuf>,
+    /// Another build of it, measured beside it as the server `before`: what a change did
+    #[arg(long, value_name = "FILE")]
+    pub before: Option<PathBuf>,
     /// Where bench/peers/install.sh put the other servers [default: peers in the build's folder]
     #[arg(long, value_name = "FOLDER")]
     pub peers: Option<PathBuf>,
@@ -50,10 +53,10 @@ pub struct Arguments {
     /// Port of 127.0.0.1 that every server gets
     #[arg(long, default_value_t = 19200)]
     pub port: u16,
-    /// Processor of the server
+    /// Processor of a server that has one core; with more it has the first ones
     #[arg(long, default_value_t = 0)]
     pub server_cpu: usize,
-    /// Processor of the generator
+    /// Processor of the generator beside a server that has one core; else the first that the server leaves
     #[arg(long, default_value_t = 1)]
     pub cpu: usize,
 }
@@ -69,6 +72,10 @@ const GENERATOR_SECONDS: &str = "90";
 pub fn run(arguments: &Arguments) -> Result<()> {
     let runner = Runner::new(arguments)?;
     let plan = runner.plan()?;
+    let machine = runner.run.machine.processors;
+    for work in runner.works.iter().filter(|work| !work.fits(machine)) {
+        println!("without {}: the server and the generator need more than {machine} processors", work.name);
+    }
     let minutes =
         plan.iter().map(|step| step.work.seconds.map_or(3.0, |s| arguments.seconds.unwrap_or(s)) + AROUND);
     let minutes = minutes.sum::<f64>() / 60.0;
@@ -107,9 +114,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Wrong answers of ours are an error, and so is, where every scenario only has to work, anything that did not.
 fn verdict(results: &Results, strict: bool) -> Result<()> {
-    let ours = |name: &str| subject(name).is_ok_and(|subject| subject.kind != Kind::Peer);
-    let mut wrong = Vec::new();
+    let ours =
+        |name: &str| subject(name).is_ok_and(|subject| matches!(subject.kind, Kind::Seqcast | Kind::Floor));
+    let (mut wrong, mut failed) = (Vec::new(), 0);
     for one in &results.measurements {
+        let before = wrong.len();
         let name = format!("{} {} round {}", one.work, one.subject, one.round + 1);
         if (strict || ours(&one.subject)) && !one.faults.is_empty() {
             wrong.push(format!("{name}: {:?}", one.faults));
@@ -117,6 +126,10 @@ fn verdict(results: &Results, strict: bool) -> Result<()> {
         if let Some(why) = one.refused.as_ref().filter(|why| strict && why.starts_with(FAILED)) {
             wrong.push(format!("{name}: {why}"));
         }
+        failed += usize::from(wrong.len() > before);
+    }
+    if strict {
+        println!("{} passed, {failed} failed", results.measurements.len() - failed);
     }
     ensure!(wrong.is_empty(), "{} wrong:\n  {}", wrong.len(), wrong.join("\n  "));
     Ok(())
@@ -154,6 +167,7 @@ impl Runner<'_> {
         std::fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
         let place = Place {
             seqcast: absolute(arguments.seqcast.clone().unwrap_or_else(|| built.join("seqcast")))?,
+            before: arguments.before.clone().map(absolute).transpose()?,
             peers: absolute(arguments.peers.clone().unwrap_or_else(|| built.join("../peers")))?,
             work,
         };
@@ -176,7 +190,7 @@ impl Runner<'_> {
         let subjects = have(arguments, &place, &works, &mut run)?;
         for work in &works {
             let open = Step { round: 0, work, subject: &SUBJECTS[0] };
-            let line = generator(arguments, &open, "PID").join(" ");
+            let line = generator(arguments, &open, run.machine.processors, "PID").join(" ");
             run.works.insert(
                 work.name.to_owned(),
                 line.replace("--subject seqcast --round 0 --numbered", "--subject SERVER --round N"),
@@ -193,7 +207,7 @@ impl Runner<'_> {
             for work in self.works.iter().filter(|work| round < work.rounds) {
                 let mut subjects: Vec<_> =
                     work.subjects().filter(|s| self.subjects.contains(s.name)).collect();
-                if !subjects.is_empty() && work.cores <= self.run.machine.processors {
+                if !subjects.is_empty() && work.fits(self.run.machine.processors) {
                     let first = round as usize % subjects.len();
                     subjects.rotate_left(first);
                     plan.extend(subjects.into_iter().map(|subject| Step { round, work, subject }));
@@ -231,13 +245,14 @@ impl Runner<'_> {
         let port = self.arguments.port;
         let mut command = on_cores(step.subject.command(&self.place, port)?, step.work.cores);
         command.extend(step.subject.options(&self.place, step.work.scenario())?);
+        let (first, _) = processors(self.arguments, step.work, self.run.machine.processors);
         let processors = match step.work.cores {
-            1 => self.arguments.server_cpu.to_string(),
-            cores => format!("0-{}", cores - 1),
+            1 => first.to_string(),
+            cores => format!("{first}-{}", first + cores - 1),
         };
         let log = self.place.work.join(format!("{}.log", step.subject.name));
         let server = Server::start(&command, Some(&processors), port, &log)?;
-        let line = generator(self.arguments, step, &server.pid().to_string());
+        let line = generator(self.arguments, step, self.run.machine.processors, &server.pid().to_string());
         let output = Command::new("timeout")
             .arg(GENERATOR_SECONDS)
             .arg(self.arguments.generator.clone().map_or_else(std::env::current_exe, Ok)?)
@@ -266,7 +281,10 @@ fn have(
     let asked = arguments.subjects.iter().map(|name| subject(name)).collect::<Result<Vec<_>>>()?;
     let mut found = BTreeSet::new();
     for one in works.iter().flat_map(|work| work.subjects()) {
-        let wanted = asked.is_empty() || asked.iter().any(|name| name.name == one.name);
+        let wanted = match one.kind {
+            Kind::Before if asked.is_empty() => arguments.before.is_some(),
+            _ => asked.is_empty() || asked.iter().any(|name| name.name == one.name),
+        };
         if !wanted || found.contains(one.name) || run.absent.contains_key(one.name) {
             continue;
         }
@@ -295,6 +313,7 @@ fn shown(place: &Place, command: &[String]) -> String {
     let names = [
         (own, "seqcast-bench"),
         (place.seqcast.display().to_string(), "target/release/seqcast"),
+        (place.before.as_ref().map_or(String::new(), |path| path.display().to_string()), "BEFORE"),
         (place.peers.display().to_string(), "target/peers"),
         (place.work.display().to_string(), "WORK"),
     ];
@@ -309,8 +328,18 @@ fn shown(place: &Place, command: &[String]) -> String {
         .fold(line, |line, (path, name)| line.replace(path, name))
 }
 
-/// The generator's command line for a step.
-fn generator(arguments: &Arguments, step: &Step, pid: &str) -> Vec<String> {
+/// The server's first processor and the generator's. On a machine that has no more than the server takes, they share.
+fn processors(arguments: &Arguments, work: &Work, machine: usize) -> (usize, usize) {
+    match work.cores {
+        1 => (arguments.server_cpu, arguments.cpu),
+        cores => (0, cores.min(machine - 1)),
+    }
+}
+
+/// The generator's command line for a step, on a machine of so many processors.
+fn generator(arguments: &Arguments, step: &Step, machine: usize, pid: &str) -> Vec<String> {
+    let (server_cpu, cpu) = processors(arguments, step.work, machine);
+    let cores = Some(step.work.cores).filter(|cores| *cores > 1);
     let mut line: Vec<String> = ["seqcast-bench", "measure", step.work.scenario()].map(str::to_owned).into();
     line.extend(step.work.arguments.split_whitespace().map(str::to_owned));
     let seconds = step.work.seconds.map(|seconds| arguments.seconds.unwrap_or(seconds).to_string());
@@ -320,8 +349,9 @@ fn generator(arguments: &Arguments, step: &Step, pid: &str) -> Vec<String> {
         ("--protocol", Some(step.subject.protocol.to_owned())),
         ("--address", Some(address)),
         ("--pid", Some(pid.to_owned())),
-        ("--cpu", Some(arguments.cpu.to_string())),
-        ("--server-cpu", Some(arguments.server_cpu.to_string())),
+        ("--cpu", Some(cpu.to_string())),
+        ("--server-cpu", Some(server_cpu.to_string())),
+        ("--server-cores", cores.map(|cores| cores.to_string())),
         ("--work-name", Some(step.work.name.to_owned())),
         ("--subject", Some(step.subject.name.to_owned())),
         ("--round", Some(step.round.to_string())),
@@ -403,12 +433,26 @@ mod tests {
         let arguments = arguments("--seconds 0.5 --port 19201");
         let work = select("full", &["echo-100x100".to_owned()]).expect("it exists")[0];
         let step = Step { round: 3, work, subject: subject("nats").expect("it exists") };
-        let line = generator(&arguments, &step, "77").join(" ");
+        let line = generator(&arguments, &step, 2, "77").join(" ");
         assert_eq!(
             line,
             "seqcast-bench measure echo --connections 100 --size 100 --seconds 0.5 --protocol nats --address \
              127.0.0.1:19201 --pid 77 --cpu 1 --server-cpu 0 --work-name echo-100x100 --subject nats --round 3"
         );
+    }
+
+    #[test]
+    fn with_more_cores_the_generator_has_the_first_processor_that_is_left() {
+        let arguments = arguments("--server-cpu 5 --cpu 6");
+        let line = |name: &str, machine| {
+            let work = select("full", &[name.to_owned()]).expect("it exists")[0];
+            let step = Step { round: 0, work, subject: subject("seqcast").expect("it exists") };
+            generator(&arguments, &step, machine, "77").join(" ")
+        };
+        assert!(line("cores-1", 8).contains("--cpu 6 --server-cpu 5 --work-name"));
+        assert!(line("cores-2", 3).contains("--cpu 2 --server-cpu 0 --server-cores 2"));
+        assert!(line("cores-4", 8).contains("--cpu 4 --server-cpu 0 --server-cores 4"));
+        assert!(line("cores-2-small", 2).contains("--cpu 1 --server-cpu 0 --server-cores 2"), "shared");
     }
 
     #[test]
@@ -421,7 +465,12 @@ mod tests {
     #[test]
     fn paths_of_this_machine_are_not_shown() {
         let path = |text: &str| PathBuf::from(text);
-        let place = Place { seqcast: path("/a/seqcast"), peers: path("/a/peers"), work: path("/tmp/x") };
+        let place = Place {
+            seqcast: path("/a/seqcast"),
+            before: None,
+            peers: path("/a/peers"),
+            work: path("/tmp/x"),
+        };
         let line = shown(&place, &["/a/peers/bun".to_owned(), String::new(), "/tmp/x/nats.conf".to_owned()]);
         assert_eq!(line, "target/peers/bun \"\" WORK/nats.conf");
     }

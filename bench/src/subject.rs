@@ -10,6 +10,8 @@ use std::process::Command;
 pub struct Place {
     /// The server of this repository.
     pub seqcast: PathBuf,
+    /// Another build of it.
+    pub before: Option<PathBuf>,
     /// Where `bench/peers/install.sh` put the others.
     pub peers: PathBuf,
     /// A folder for configurations, process ids and logs.
@@ -21,6 +23,8 @@ pub struct Place {
 pub enum Kind {
     /// The server of this repository.
     Seqcast,
+    /// Another build of it, to see what a change did.
+    Before,
     /// A loop of send(2) and nothing else: what the kernel alone costs.
     Floor,
     /// A server of others.
@@ -49,15 +53,24 @@ const EVERYTHING: [&str; 10] =
     ["latency", "fanout", "echo", "rpc", "connect", "idle", "resume", "slow", "churn", "cores"];
 
 /// Every server, ours first.
-pub const SUBJECTS: [Subject; 12] = [
+pub const SUBJECTS: [Subject; 13] = [
     Subject {
         name: "seqcast",
         kind: Kind::Seqcast,
         protocol: "seqcast",
         scenarios: &EVERYTHING,
         about: "numbers each delivery per client, keeps each client's history for resume",
-        command: seqcast,
+        command: |place, port| seqcast(&place.seqcast, port),
         version: |place| output(&place.seqcast, &["--version"]),
+    },
+    Subject {
+        name: "before",
+        kind: Kind::Before,
+        protocol: "seqcast",
+        scenarios: &EVERYTHING,
+        about: "another build of seqcast",
+        command: |place, port| seqcast(before(place)?, port),
+        version: |place| output(before(place)?, &["--version"]),
     },
     Subject {
         name: "floor",
@@ -174,12 +187,17 @@ impl Subject {
 
     /// Each connection's events have numbers of its own.
     pub fn numbers(&self) -> bool {
-        self.kind == Kind::Seqcast || self.name.ends_with("-rewrite")
+        self.is_seqcast() || self.name.ends_with("-rewrite")
+    }
+
+    /// A build of this repository.
+    pub fn is_seqcast(&self) -> bool {
+        matches!(self.kind, Kind::Seqcast | Kind::Before)
     }
 
     /// Options that a scenario needs: sessions outlive their connection only for clients that are known.
     pub fn options(&self, place: &Place, scenario: &str) -> Result<Vec<String>> {
-        if self.kind != Kind::Seqcast || scenario != "resume" {
+        if !self.is_seqcast() || scenario != "resume" {
             return Ok(Vec::new());
         }
         let file = place.work.join("resume.toml");
@@ -238,10 +256,13 @@ fn installed(name: &str) -> Result<String> {
     found.map(|file| file.display().to_string()).with_context(|| format!("{name} is not installed"))
 }
 
-fn seqcast(place: &Place, port: u16) -> Result<Vec<String>> {
+fn before(place: &Place) -> Result<&Path> {
+    place.before.as_deref().context("no --before FILE")
+}
+
+fn seqcast(program: &Path, port: u16) -> Result<Vec<String>> {
     let listen = format!("127.0.0.1:{port}");
-    let mut command =
-        words(&[&there(&place.seqcast)?, "serve", "--listen", &listen, "--cores", "1", "--admin", ""]);
+    let mut command = words(&[&there(program)?, "serve", "--listen", &listen, "--cores", "1", "--admin", ""]);
     for setting in ["inbound.quote=topic:t", "inbound.trade=sender", "rpc.quote=echo"] {
         command.extend(words(&["--set", setting]));
     }
@@ -333,7 +354,8 @@ mod tests {
     fn configurations_are_filled_in() {
         let work = std::env::temp_dir().join(format!("seqcast-bench-conf-{}", std::process::id()));
         std::fs::create_dir_all(&work).expect("a folder of the test");
-        let place = Place { seqcast: PathBuf::new(), peers: PathBuf::new(), work: work.clone() };
+        let place =
+            Place { seqcast: PathBuf::new(), before: None, peers: PathBuf::new(), work: work.clone() };
         for (name, template) in [
             ("nats.conf", include_str!("../peers/conf/nats.conf")),
             ("nginx.conf", include_str!("../peers/conf/nginx.conf")),

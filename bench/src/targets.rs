@@ -272,12 +272,14 @@ impl Check {
     }
 }
 
-/// The peer with the best median of a figure, and its values by round.
+/// The peer with the best median of a figure, and its values by round. Whoever answered wrongly is not in it: losing
+/// messages is a way to be fast.
 fn best_peer(results: &Results, work: &str, figure: &str) -> Option<(&'static str, BTreeMap<u32, f64>)> {
     let known = of_scenario(scenario(work)).into_iter().find(|one| one.name == figure);
     let sign = if known.is_some_and(|one| one.better == Better::Higher) { -1.0 } else { 1.0 };
     let peers = SUBJECTS.iter().filter(|subject| subject.kind == Kind::Peer);
-    let values = peers.filter_map(|peer| {
+    let right = peers.filter(|peer| results.faults(work, peer.name).is_empty());
+    let values = right.filter_map(|peer| {
         let values = results.values(work, peer.name, figure);
         Some((sign * estimate_of(&values)?.median, peer.name, values))
     });
@@ -346,6 +348,21 @@ mod tests {
         assert_eq!(verdict.estimate.expect("nine pairs").median, 2.0);
         let verdict = latency(RATE_MANY, "p50_us").verdict(&results);
         assert_eq!(verdict.estimate.expect("nine pairs").median, 0.8);
+    }
+
+    #[test]
+    fn a_peer_with_wrong_answers_is_not_the_best() {
+        let mut results = example::results();
+        let mut bun = results.measurements.iter_mut().filter(|m| m.subject == "bun-publish" && m.work == W1);
+        bun.next().expect("it is there").faults.insert("missing".to_owned(), 1);
+        let verdict = throughput(W1).verdict(&results);
+        assert!(verdict.what.ends_with("/ ws, the best peer"), "{}", verdict.what);
+        let verdict = latency(RATE_MANY, "p50_us").verdict(&results);
+        assert!(
+            verdict.what.ends_with("/ bun-publish, the best peer"),
+            "right at this work: {}",
+            verdict.what
+        );
     }
 
     #[test]

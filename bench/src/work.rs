@@ -20,7 +20,8 @@ pub struct Work {
     pub only: Option<&'static [&'static str]>,
     /// Most rounds that it takes part in: what hardly varies is not measured nine times.
     pub rounds: u32,
-    /// Cores of the server. More than one: the server has as many processors, the generator what is left.
+    /// Cores of the server. More than one: the server has the first processors, the generator the one after them. A
+    /// machine without one more leaves the work out; only what measures nothing lets both share.
     pub cores: usize,
     pub suites: &'static [&'static str],
 }
@@ -213,6 +214,7 @@ pub const WORKS: &[Work] = &[
     tiny("slow-50x100-r200", "--subscribers 50 --size 100 --rate 200 --stalled 1"),
     tiny("churn-50x100-r200", "--subscribers 50 --size 100 --rate 200"),
     tiny("cores-1-small", "--subscribers 50 --window 16"),
+    Work { cores: 2, ..tiny("cores-2-small", "--subscribers 50 --window 16") },
 ];
 
 impl Work {
@@ -221,9 +223,17 @@ impl Work {
         scenario(self.name)
     }
 
+    /// Whether a machine of so many processors can do it: one for each core of the server and one for the generator.
+    pub fn fits(&self, processors: usize) -> bool {
+        let measures = self.suites.iter().any(|suite| *suite != "tiny");
+        self.cores + usize::from(measures) <= processors
+    }
+
     /// Servers that have a counterpart for it, in the table's order.
     pub fn subjects(&self) -> impl Iterator<Item = &'static Subject> {
-        let wanted = |subject: &&Subject| self.only.is_none_or(|only| only.contains(&subject.name));
+        let named = |name| self.only.is_none_or(|only| only.contains(&name));
+        let wanted =
+            move |subject: &&Subject| named(if subject.is_seqcast() { "seqcast" } else { subject.name });
         // With one publish in flight there is nothing to coalesce.
         let idle = |subject: &&Subject| subject.name == "floor-coalesce" && !self.name.ends_with("-w16");
         let can = move |subject: &&Subject| subject.scenarios.contains(&self.scenario()) && !idle(subject);
@@ -250,13 +260,15 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_suite_has_works_and_every_work_has_us() {
+    fn every_suite_has_works_and_every_work_has_both_builds_of_ours() {
         for suite in SUITES {
             let works = select(suite, &[]).expect("no names");
             assert!(works.len() > 5, "{suite}");
         }
         for work in WORKS {
-            assert!(work.subjects().any(|subject| subject.name == "seqcast"), "{}", work.name);
+            for ours in ["seqcast", "before"] {
+                assert!(work.subjects().any(|subject| subject.name == ours), "{}: {ours}", work.name);
+            }
         }
         let names: BTreeSet<&str> = WORKS.iter().map(|work| work.name).collect();
         assert_eq!(names.len(), WORKS.len(), "names are told apart");
@@ -268,6 +280,17 @@ mod tests {
             select(suite, &[]).expect("no names").iter().map(|w| w.scenario()).collect::<BTreeSet<_>>()
         };
         assert_eq!(of("tiny"), of("full"));
+    }
+
+    #[test]
+    fn what_is_measured_leaves_the_generator_a_processor() {
+        let fits = |name: &str, processors| {
+            WORKS.iter().find(|work| work.name == name).expect("it exists").fits(processors)
+        };
+        assert!(fits("cores-1", 2) && !fits("cores-2", 2) && fits("cores-2", 3));
+        assert!(!fits("cores-4", 4) && fits("cores-4", 5));
+        assert!(fits("cores-2-small", 2) && !fits("cores-2-small", 1));
+        assert!(WORKS.iter().filter(|work| work.cores == 1).all(|work| work.fits(2)));
     }
 
     #[test]

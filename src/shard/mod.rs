@@ -362,8 +362,8 @@ impl Shard {
                     let session = self.sessions.get_mut(index as usize);
                     if let Some(session) = session.filter(|session| session.armed == at) {
                         session.armed = NEVER;
-                        session.flow = Flow::Special;
                         self.on_session_timer(index);
+                        self.without_timer(index);
                     }
                 }
                 Owner::Probe => self.on_probe_timer(),
@@ -454,6 +454,15 @@ impl Shard {
         } else if !self.free_history(index) {
             let session = &mut self.sessions[index as usize];
             self.timers.arm(&mut session.armed, self.now + ttl, Owner::Session(index));
+        }
+    }
+
+    /// A session without a timer gets one with its next event. It has freed its history, so nothing waits in it and it
+    /// is on no list.
+    fn without_timer(&mut self, index: u32) {
+        if let Some(session) = self.sessions.get_mut(index as usize).filter(|session| session.armed == NEVER)
+        {
+            session.flow = Flow::Special;
         }
     }
 

@@ -226,6 +226,9 @@ impl Shard {
                 if is_drained {
                     return;
                 }
+            } else if let Some(session) = self.sessions.get_mut(session as usize) {
+                // Something in its queue is not plain.
+                session.flow = Flow::Special;
             }
         }
         let rest = self.sent_partial(index, rest);
@@ -354,6 +357,7 @@ impl Shard {
         match piece.part {
             Part::Queue => {
                 found.outbox.pass_sent(len);
+                found.last_event = self.now;
                 self.counters.events_sent += 1;
             }
             Part::Replay => {
@@ -481,6 +485,23 @@ impl Shard {
             return false;
         };
         session.open && !session.is_drained() && Place::of(session).next(session, &self.store).is_some()
+    }
+
+    /// A connection that takes bytes and has some to send, and that nobody would send to before something else happens to
+    /// it. There is none: tests ask when [`next_dirty`](Self::next_dirty) finds nothing.
+    pub fn forgotten(&self) -> Option<ConnId> {
+        let waits_for_its_time = |conn: &Conn| {
+            let session = self.sessions.get(conn.session as usize);
+            let is_listed = conn.in_list || session.is_some_and(|session| session.flow == Flow::Listed);
+            is_listed && !self.config.server.coalesce.is_zero()
+        };
+        let is_forgotten = |conn: &&Conn| {
+            !conn.blocked
+                && !conn.in_control_list
+                && !waits_for_its_time(conn)
+                && self.has_more(conn.id.index)
+        };
+        self.conns.iter().flatten().find(is_forgotten).map(|conn| conn.id)
     }
 
     /// Puts a connection on the list of those with something to send.

@@ -434,7 +434,7 @@ impl Driver {
 
     /// Sends what is due, for a while. True: there is more.
     fn send_dirty(&mut self) -> bool {
-        let until = self.now + SEND_TIME;
+        let mut until = None;
         loop {
             if !self.fill_chunk() {
                 // A connection without bytes to send may have got others going.
@@ -444,6 +444,10 @@ impl Driver {
                     return false;
                 }
             }
+            let until = *until.get_or_insert_with(|| {
+                self.now = sys::now();
+                self.now + SEND_TIME
+            });
             self.send_chunk();
             let before = std::mem::replace(&mut self.now, sys::now());
             self.gather.sent(self.chunk.len(), Duration::from_nanos(self.now.0 - before.0));

@@ -134,6 +134,7 @@ impl Rig {
             let Some(conn) = self.shard.next_dirty() else { break };
             self.send(conn);
         }
+        assert_eq!(self.shard.forgotten(), None, "it has something to send, and is on no list");
         self.shard.check_invariants();
     }
 

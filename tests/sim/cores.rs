@@ -333,7 +333,11 @@ impl World {
                 if budget == 0 {
                     break;
                 }
-                let Some(conn) = self.cores[at].shard.next_dirty() else { break };
+                let Some(conn) = self.cores[at].shard.next_dirty() else {
+                    let forgotten = if chunk.is_empty() { self.cores[at].shard.forgotten() } else { None };
+                    assert_eq!(forgotten, None, "it has something to send, and is on no list");
+                    break;
+                };
                 budget -= 1;
                 let room = self.rng.pick(&[17 * 1024, 20_000, 64 * 1024]);
                 let mut bytes = vec![0; room];

@@ -27,7 +27,9 @@ pub struct Moment {
 #[derive(Debug, Clone, Copy)]
 pub struct Watch {
     pub pid: u32,
+    /// The first processor of the server, and how many it has from there on.
     pub server_cpu: usize,
+    pub server_cores: usize,
     pub cpu: usize,
 }
 
@@ -36,7 +38,7 @@ impl Watch {
     pub fn look(&self, polled: u64) -> Moment {
         let (server_user, server_system) = ticks(self.pid);
         let (mut processors, mut steal) = (0, 0);
-        for cpu in [self.server_cpu, self.cpu] {
+        for cpu in self.processors() {
             processors += run_time(cpu);
             steal += stolen(cpu);
         }
@@ -50,6 +52,13 @@ impl Watch {
             steal,
             polled,
         }
+    }
+
+    /// The processors of both sides. One that they share counts once: its run time is theirs together.
+    fn processors(&self) -> impl Iterator<Item = usize> {
+        let servers = self.server_cpu..self.server_cpu + self.server_cores;
+        let own = Some(self.cpu).filter(|cpu| !servers.contains(cpu));
+        servers.chain(own)
     }
 }
 
@@ -134,8 +143,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_processor_of_both_is_watched_once() {
+        let of = |server_cores, cpu| {
+            Watch { pid: 1, server_cpu: 0, server_cores, cpu }.processors().collect::<Vec<_>>()
+        };
+        assert_eq!(of(1, 1), [0, 1]);
+        assert_eq!(of(3, 3), [0, 1, 2, 3]);
+        assert_eq!(of(2, 1), [0, 1], "shared");
+    }
+
+    #[test]
     fn work_of_this_process_is_seen() {
-        let watch = Watch { pid: std::process::id(), server_cpu: 0, cpu: 1 };
+        let watch = Watch { pid: std::process::id(), server_cpu: 0, server_cores: 1, cpu: 1 };
         let before = watch.look(0);
         let until = now() + 50_000_000;
         while now() < until {}

@@ -74,9 +74,12 @@ pub struct Arguments {
     /// Processor of the generator
     #[arg(long, default_value_t = 1)]
     pub cpu: usize,
-    /// Processor of the server
+    /// First processor of the server
     #[arg(long, default_value_t = 0)]
     pub server_cpu: usize,
+    /// Processors of the server, from that one on
+    #[arg(long, default_value_t = 1)]
+    pub server_cores: usize,
     /// Name of the work in the record
     #[arg(long, default_value = "")]
     pub work_name: String,
@@ -98,11 +101,14 @@ struct Found {
     latencies: Option<Histogram<u64>>,
     /// The generator's own part was too slow for the figures to be believed.
     late: Option<String>,
+    /// The figure that is judged is the server's own time: it stays what it is when the generator is full.
+    any_generator_share: bool,
 }
 
-/// A share of a processor that others may use, of both processors together.
+/// A share of one processor that others may use, of all processors of both sides together.
 const OTHERS: f64 = 0.12;
-/// The generator's share above which it may have been the limit, and the server's below which it was not.
+/// The generator's share above which it may have been the limit, and the server's share of each of its cores below
+/// which that was not the limit.
 const GENERATOR_BUSY: f64 = 0.985;
 const SERVER_IDLE: f64 = 0.90;
 
@@ -124,7 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         round: arguments.round,
         at,
         seconds: found.seconds,
-        refused: refusal(&found),
+        refused: refusal(&found, arguments.server_cores),
         histogram: found.latencies.as_ref().map(encoded).transpose()?,
         figures: found.figures,
         faults: found.faults,
@@ -136,7 +142,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 impl Arguments {
     fn watch(&self) -> Watch {
-        Watch { pid: self.pid, server_cpu: self.server_cpu, cpu: self.cpu }
+        Watch { pid: self.pid, server_cpu: self.server_cpu, server_cores: self.server_cores, cpu: self.cpu }
     }
 }
 
@@ -166,12 +172,13 @@ impl Found {
     }
 }
 
-/// Why the figures are not to be believed.
-fn refusal(found: &Found) -> Option<String> {
+/// Why the figures are not to be believed, of a server with so many cores.
+fn refusal(found: &Found, cores: usize) -> Option<String> {
     let load = &found.load;
-    if load.generator > GENERATOR_BUSY && load.server < SERVER_IDLE {
+    let had_time_left = load.server < SERVER_IDLE * cores as f64;
+    if load.generator > GENERATOR_BUSY && had_time_left && !found.any_generator_share {
         return Some(format!(
-            "the generator was the limit: it used {:.2}, the server {:.2}",
+            "the generator was the limit: it used {:.2}, the server {:.2} of {cores}",
             load.generator, load.server
         ));
     }
@@ -209,9 +216,27 @@ mod tests {
     #[test]
     fn a_busy_generator_beside_an_idle_server_is_refused() {
         let load = |server, generator, others| Load { server, generator, others, ..Load::default() };
-        let refused = |load| refusal(&Found { load, ..Found::default() });
+        let refused = |load| refusal(&Found { load, ..Found::default() }, 1);
         assert!(refused(load(0.7, 0.99, 0.0)).is_some_and(|why| why.contains("the generator was the limit")));
         assert!(refused(load(0.99, 0.99, 0.0)).is_none(), "both at their end: the server was the limit too");
         assert!(refused(load(0.99, 0.7, 0.3)).is_some_and(|why| why.contains("others used 0.30")));
+    }
+
+    #[test]
+    fn the_servers_share_is_judged_by_its_cores() {
+        let load = |server| Load { server, generator: 0.99, ..Load::default() };
+        let refused = |server, cores| refusal(&Found { load: load(server), ..Found::default() }, cores);
+        assert!(refused(1.75, 2).is_some(), "a quarter of a core was left");
+        assert!(refused(1.85, 2).is_none());
+        assert!(refused(1.0, 4).is_some());
+    }
+
+    #[test]
+    fn where_server_time_is_judged_a_full_generator_is_not_refused() {
+        let load = Load { server: 0.4, generator: 0.99, ..Load::default() };
+        let mut found = Found { load, any_generator_share: true, ..Found::default() };
+        assert!(refusal(&found, 1).is_none());
+        found.load.others = 0.3;
+        assert!(refusal(&found, 1).is_some(), "others disturb it all the same");
     }
 }

@@ -44,13 +44,19 @@ pub enum Said {
     Ready,
     /// This has to be answered at once.
     Answer(&'static [u8]),
-    /// An answer to a request.
+    /// An answer to a request: what was asked.
     Result,
+    /// An answer to a request: something else.
+    Wrong,
+    /// An answer to a request: no.
+    Refused,
     Nothing,
 }
 
 /// Bytes of an event's fixed part in the plain layout: tag, number, time, index.
 const PLAIN: usize = 30;
+/// Id of each request: a connection has one at a time.
+const CALL: &str = "1";
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
 /// Makes and reads messages.
@@ -65,7 +71,7 @@ pub struct Adapter {
     index_at: usize,
     due_at: usize,
     quote: u32,
-    /// The first answer to a request, which was read with care; the same bytes again are as good.
+    /// The first right answer to a request, which was read with care; the same bytes again are as good.
     answer: OnceCell<Vec<u8>>,
 }
 
@@ -155,7 +161,7 @@ impl Adapter {
             _ if role == Role::Rpc => {
                 use base64::Engine;
                 let question = base64::engine::general_purpose::STANDARD.encode(&self.template);
-                push(out, frame::BINARY, Encoder::new().rpc_call("1", "quote", &question));
+                push(out, frame::BINARY, Encoder::new().rpc_call(CALL, "quote", &question));
             }
             _ => push(out, frame::BINARY, &self.template),
         }
@@ -188,12 +194,24 @@ impl Adapter {
         }
         match control::decode(header.id, &message[HEADER_BYTES..]) {
             Ok(control::Control::Pong { .. }) => Said::Ready,
-            Ok(control::Control::RpcResult { ok: true, .. }) => {
+            Ok(control::Control::RpcResult { ok: true, id, payload_b64, .. }) => {
+                if id != CALL || !self.is_event(payload_b64) {
+                    return Said::Wrong;
+                }
                 self.answer.get_or_init(|| message.to_vec());
                 Said::Result
             }
+            Ok(control::Control::RpcResult { ok: false, .. }) => Said::Refused,
             _ => Said::Nothing,
         }
+    }
+
+    /// Whether an answer has the event that was asked with: all of it but the envelope, which is the server's.
+    fn is_event(&self, answer: &str) -> bool {
+        use base64::Engine;
+        let Ok(event) = base64::engine::general_purpose::STANDARD.decode(answer) else { return false };
+        envelope::parse(&event).is_some_and(|header| header.id == self.quote)
+            && event[HEADER_BYTES..] == self.template[HEADER_BYTES..]
     }
 
     /// Reads as many NATS messages as are whole; how many bytes that were.
@@ -323,6 +341,29 @@ mod tests {
         adapter.event(&mut framed, 77, 5, Role::Publisher);
         let message = String::from_utf8(unmasked(&framed)).expect("text").replace("42[\"p\"", "42[\"m\"");
         assert_eq!(socket_io(message.as_bytes()), Said::Event { due: 77, index: 5, number: None });
+    }
+
+    #[test]
+    fn an_answer_to_a_request_is_held_against_the_question() {
+        use base64::Engine;
+        let mut adapter = Adapter::new(Protocol::Seqcast, 128, Role::Rpc);
+        adapter.event(&mut Vec::new(), 77, 5, Role::Rpc);
+        let said = |adapter: &Adapter, id: &str, ok: bool, event: &[u8]| {
+            let event = base64::engine::general_purpose::STANDARD.encode(event);
+            let mut got = Said::Nothing;
+            adapter.read(Encoder::new().rpc_result(id, ok, "", &event), |said| got = said);
+            got
+        };
+        let right = adapter.template.clone();
+        let mut wrong = right.clone();
+        wrong[adapter.index_at] ^= 1;
+        for _ in 0..2 {
+            assert_eq!(said(&adapter, CALL, true, &right), Said::Result);
+            assert_eq!(said(&adapter, CALL, true, &wrong), Said::Wrong);
+            assert_eq!(said(&adapter, "2", true, &right), Said::Wrong);
+            assert_eq!(said(&adapter, CALL, true, b"short"), Said::Wrong);
+            assert_eq!(said(&adapter, CALL, false, b""), Said::Refused);
+        }
     }
 
     #[test]

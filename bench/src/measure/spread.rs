@@ -134,15 +134,46 @@ fn measured(found: &mut Found, arguments: &Arguments, moments: [super::load::Mom
     found.figure("publishes_per_s", deliveries as f64 / found.seconds / arguments.subscribers.max(1) as f64);
 }
 
+/// How long nothing may come before what is on its way counts as lost, nanoseconds.
+const STALLED: u64 = 1_000_000_000;
+
+/// What is on its way, as far as the next publishes depend on it.
+struct Flight {
+    subscribers: u64,
+    /// Deliveries that are not waited for any more. They may come all the same, so sums with them may exceed the whole.
+    stuck: u64,
+    stalls: u64,
+    /// How many deliveries there were when something last came, and when that was.
+    progress: (u64, u64),
+}
+
+impl Flight {
+    /// Publishes that not everybody has.
+    fn publishes(&self, published: u64, delivered: u64) -> u64 {
+        published.saturating_sub((delivered + self.stuck) / self.subscribers)
+    }
+
+    /// Sees whether something came. After a while without, it is given up: the rest has to go on.
+    fn look(&mut self, published: u64, delivered: u64, time: u64) {
+        if delivered != self.progress.0 {
+            self.progress = (delivered, time);
+        } else if time.saturating_sub(self.progress.1) > STALLED {
+            self.stuck = (published * self.subscribers).saturating_sub(delivered);
+            self.stalls += 1;
+            self.progress.1 = time;
+        }
+    }
+}
+
 /// Always the same number of publishes in flight: one is over when everybody has it.
 pub fn in_flight(arguments: &Arguments) -> Result<Found> {
     let (mut found, mut stage, watch) = (Found::default(), Stage::set(arguments)?, arguments.watch());
-    let subscribers = arguments.subscribers.max(1) as u64;
     let begin = now() + (arguments.warm_up * 1e9) as u64;
     let end = begin + (arguments.seconds * 1e9) as u64;
     (stage.ledger.from, stage.ledger.to) = (begin, end);
     let mut first = None;
-    let (mut progress, mut stuck) = ((0, now()), 0);
+    let subscribers = arguments.subscribers.max(1) as u64;
+    let mut flight = Flight { subscribers, stuck: 0, stalls: 0, progress: (0, now()) };
     loop {
         let time = now();
         if first.is_none() && time >= begin {
@@ -151,28 +182,36 @@ pub fn in_flight(arguments: &Arguments) -> Result<Found> {
         if time >= end {
             break;
         }
-        while stage.published - (stage.ledger.delivered + stuck) / subscribers < arguments.window {
+        while flight.publishes(stage.published, stage.ledger.delivered) < arguments.window {
             stage.publish(now())?;
         }
         stage.turn(Some(20))?;
-        if stage.ledger.delivered != progress.0 {
-            progress = (stage.ledger.delivered, time);
-        } else if time - progress.1 > 1_000_000_000 {
-            // Something was lost: it is missing in the end, and must not stop the rest.
-            stuck = stage.published * subscribers - stage.ledger.delivered;
-            progress.1 = time;
-        }
+        flight.look(stage.published, stage.ledger.delivered, time);
     }
     if let Some((moment, before)) = first {
         let deliveries = stage.ledger.delivered - before;
         measured(&mut found, arguments, [moment, watch.look(0)], deliveries);
     }
+    found.fault("stalled", flight.stalls);
     stage.end(arguments, &mut found)?;
     Ok(found)
 }
 
-/// How late the generator itself may be with a publish, nanoseconds, at its worst but one in a thousand.
+/// How late the generator itself may be with its publishes, nanoseconds, at their 90th percentile.
 const LATE: u64 = 2_000_000;
+
+/// Why a generator that was so late is not believed.
+fn lateness(late: &Histogram<u64>) -> Option<String> {
+    let p90 = late.value_at_quantile(0.9);
+    let why = || {
+        format!(
+            "the generator was late: the 90th percentile of its own lateness is {:.1} ms, over {} ms",
+            p90 as f64 / 1e6,
+            LATE / 1_000_000
+        )
+    };
+    (p90 > LATE).then(why)
+}
 
 /// A publish whenever one is due, whatever has become of the last.
 pub fn at_rate(arguments: &Arguments) -> Result<Found> {
@@ -195,6 +234,7 @@ pub fn at_rate(arguments: &Arguments) -> Result<Found> {
             break;
         }
         let due = start + (stage.published as f64 * interval) as u64;
+        let mut polling = time;
         if due <= time {
             late.saturating_record((time - due).max(1));
             stage.publish(due)?;
@@ -203,9 +243,11 @@ pub fn at_rate(arguments: &Arguments) -> Result<Found> {
                 stage.swarm.close_from(stayers);
                 stage.swarm.begin(&stage.adapter, Role::Subscriber, &opening)?;
             }
+            // A publish is work, whether or not the poll after it finds something.
+            polling = now();
         }
         if stage.turn(None)? == 0 {
-            polled += now() - time;
+            polled += now() - polling;
         }
     }
     if let Some((moment, before)) = first {
@@ -213,9 +255,41 @@ pub fn at_rate(arguments: &Arguments) -> Result<Found> {
         measured(&mut found, arguments, [moment, watch.look(polled)], deliveries);
     }
     found.figure("generator_late_p999_us", late.value_at_quantile(0.999) as f64 / 1e3);
-    if arguments.protocol != Protocol::SocketIo && late.value_at_quantile(0.5) > LATE {
-        found.late = Some("the generator was late with every other publish".to_owned());
+    if arguments.protocol != Protocol::SocketIo {
+        found.late = lateness(&late);
     }
     stage.end(arguments, &mut found)?;
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_after_it_was_given_up_does_not_break_the_count() {
+        let mut flight = Flight { subscribers: 10, stuck: 0, stalls: 0, progress: (0, 0) };
+        assert_eq!(flight.publishes(3, 15), 2);
+        flight.look(3, 15, 1);
+        flight.look(3, 15, STALLED + 1);
+        assert_eq!((flight.stalls, flight.stuck), (0, 0), "not long enough");
+        flight.look(3, 15, STALLED + 2);
+        assert_eq!((flight.stalls, flight.publishes(3, 15)), (1, 0));
+        assert_eq!(flight.publishes(3, 30), 0, "all of it came late");
+        flight.look(3, 40, STALLED + 3);
+        flight.look(3, 40, 2 * STALLED + 4);
+        assert_eq!((flight.stalls, flight.stuck), (2, 0), "more came than there was");
+    }
+
+    #[test]
+    fn lateness_is_judged_at_the_90th_percentile() {
+        let late = |of_a_hundred: u64| {
+            let mut late = latencies().expect("fixed bounds");
+            (0..100).for_each(|one| late.saturating_record(if one < of_a_hundred { 2 * LATE } else { 1000 }));
+            lateness(&late)
+        };
+        assert_eq!(late(10), None);
+        let why = late(11).expect("more than a tenth");
+        assert!(why.contains("4.0 ms, over 2 ms"), "{why}");
+    }
 }
