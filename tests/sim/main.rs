@@ -26,8 +26,10 @@ use world::World;
 const SEEDS: Range<u64> = if cfg!(debug_assertions) { 0..750 } else { 0..2000 };
 
 /// Seeds that once found something.
-const FIXED: [(u64, u16); 13] = [
+const FIXED: [(u64, u16); 19] = [
+    (21, 1),
     (96, 1),
+    (107, 1),
     (255, 1),
     (295, 1),
     (310, 1),
@@ -40,6 +42,10 @@ const FIXED: [(u64, u16); 13] = [
     (773, 2),
     (984, 2),
     (2548, 2),
+    (0, 3),
+    (2, 3),
+    (0, 4),
+    (38, 4),
 ];
 
 /// The seeds that were asked for.
