@@ -487,8 +487,8 @@ impl Shard {
         session.open && !session.is_drained() && Place::of(session).next(session, &self.store).is_some()
     }
 
-    /// A connection that takes bytes and has some to send, and that nobody would send to before something else happens to
-    /// it. There is none: tests ask when [`next_dirty`](Self::next_dirty) finds nothing.
+    /// A connection that takes bytes and has some to send, and that nobody would send to before something else
+    /// happens to it. There is none: tests ask when [`next_dirty`](Self::next_dirty) finds nothing.
     pub fn forgotten(&self) -> Option<ConnId> {
         let waits_for_its_time = |conn: &Conn| {
             let session = self.sessions.get(conn.session as usize);
