@@ -32,14 +32,12 @@ MUTATIONS = [
      "            self.rare_mut().lost_to = self.oldest - 1;\n", ""),
     ("bytes left behind the short way leave the session on no list", "send.rs",
      "            } else if let Some(session) = self.sessions.get_mut(session as usize) {\n"
-     "                // Something in its queue is not plain.\n                session.flow = Flow::Special;\n            }\n",
+     "                // Refused, or something in its queue is not plain.\n                session.flow = Flow::Special;\n            }\n",
      "            }\n"),
     ("a session's timer takes it off the list", "mod.rs",
      "                        session.armed = NEVER;\n                        self.on_session_timer(index);",
      "                        session.armed = NEVER;\n                        session.flow = Flow::Special;\n"
      "                        self.on_session_timer(index);"),
-    ("a refused connection goes on as if it took bytes", "send.rs",
-     "        if (refused || !is_plain)", "        if !is_plain"),
     ("a session with jobs takes events as if it had none", "session.rs",
      "        self.flow = Flow::Special;\n        self.jobs", "        self.jobs"),
     ("answer before its events", "resume.rs",

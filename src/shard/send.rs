@@ -208,9 +208,7 @@ impl Shard {
             conn.behind_first += written as u64;
         }
         conn.blocked |= refused;
-        if (refused || !is_plain)
-            && let Some(session) = self.sessions.get_mut(session as usize)
-        {
+        if !is_plain && let Some(session) = self.sessions.get_mut(session as usize) {
             session.flow = Flow::Special;
         }
         let mut rest = written;
@@ -227,7 +225,7 @@ impl Shard {
                     return;
                 }
             } else if let Some(session) = self.sessions.get_mut(session as usize) {
-                // Something in its queue is not plain.
+                // Refused, or something in its queue is not plain.
                 session.flow = Flow::Special;
             }
         }
