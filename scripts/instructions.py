@@ -139,7 +139,10 @@ def main():
     if sys.argv[1:2] == ["--profile"]:
         return profile(binary, sys.argv[2])
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        counted = dict(zip([row[0] for row in ROWS], pool.map(lambda row: count(binary, row[1], row[2]), ROWS)))
+        # The longest first, so that no processor is left with one of them in the end.
+        rows = sorted(ROWS, key=lambda row: -int(row[1][1]))
+        done = dict(zip([row[0] for row in rows], pool.map(lambda row: count(binary, row[1], row[2]), rows)))
+    counted = {row[0]: done[row[0]] for row in ROWS}
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {"compiler": "none", "rows": {}}
     now = compiler()
     same = record["compiler"] == now
