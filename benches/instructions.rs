@@ -107,8 +107,7 @@ struct Bench {
     /// Counted frames that left.
     frames: u64,
     /// Connections that are sent to together, and their bytes.
-    chunk: Vec<ConnId>,
-    sizes: Vec<usize>,
+    chunk: Vec<(ConnId, usize)>,
 }
 
 impl Bench {
@@ -147,7 +146,6 @@ impl Bench {
             counts,
             frames: 0,
             chunk: Vec::new(),
-            sizes: Vec::new(),
         };
         for index in 0..=subscribers {
             bench.client(ConnId { index, generation: 1 });
@@ -203,20 +201,18 @@ impl Bench {
         let frame_bytes = (self.message.len() - 4) as u64;
         loop {
             self.chunk.clear();
-            self.sizes.clear();
             counted_ahead(&self.shard);
             while self.chunk.len() < SEND_CHUNK
                 && let Some(conn) = counted_next(&mut self.shard)
             {
                 let bytes = counted_fill(&mut self.shard, conn, &mut self.scratch);
-                self.chunk.push(conn);
-                self.sizes.push(bytes);
+                self.chunk.push((conn, bytes));
                 self.frames += bytes as u64 / frame_bytes;
             }
             if self.chunk.is_empty() {
                 return;
             }
-            for (&conn, &bytes) in self.chunk.iter().zip(&self.sizes) {
+            for &(conn, bytes) in &self.chunk {
                 counted_sent(&mut self.shard, self.now, conn, bytes);
             }
             counted_settle(&mut self.shard);

@@ -3,12 +3,17 @@
 //! not depend on each other wait together: before a chunk is filled, all that it needs is read once.
 
 use std::hint::black_box;
+use std::mem::offset_of;
 
 use super::Shard;
+use super::session::Conn;
 use crate::limits::SEND_CHUNK;
 
 /// So few are in the caches anyway, or there is nothing to wait for together.
 const FEW: usize = 8;
+
+/// What is read of a connection is in both of its halves.
+const _: () = assert!(offset_of!(Conn, id) / 64 != offset_of!(Conn, session) / 64);
 
 impl Shard {
     /// Reads what the next [`SEND_CHUNK`] calls of `next_dirty` and `fill` will read. Changes nothing.
@@ -21,8 +26,7 @@ impl Shard {
         for (session, &index) in sessions.iter_mut().zip(next) {
             if let Some(Some(conn)) = self.conns.get(index as usize) {
                 *session = conn.session;
-                // One field in each of the two cache lines.
-                seen ^= conn.last_send.0 ^ u64::from(conn.said_hello);
+                seen ^= u64::from(conn.id.generation);
             }
         }
         let sessions = &sessions[..next.len()];

@@ -18,7 +18,8 @@
 //! 6. **Sends**, after everything that makes work for them, so that one send takes along all that came together in this
 //!    turn: with 16 events in a send each costs a fourteenth. At most [`SEND_TIME`] of them; the rest stays on the
 //!    core's list for the next turn, and a wide topic does not make input wait. The control thread is told last.
-//! 7. **Wait**, only if nothing is left to do, at most until the next deadline. Every system call that submits also
+//! 7. **Wait**, only if nothing is left to do, at most until the next deadline; under load for more than the first
+//!    completion, or for a moment although some are there (`gather.rs`). Every system call that submits also
 //!    lets the kernel do its deferred work, so that a turn without waiting still sees new completions in the next one.
 //!
 //! # A send
@@ -38,6 +39,7 @@
 //! | `sockets.rs` | the sockets and their operations in flight |
 //! | `core.rs` | the state machine behind the seam |
 //! | `pace.rs` | how long turns take |
+//! | `gather.rs` | how much is waited for |
 //! | `ring.rs`, `buffers.rs`, `sys.rs` | operations, memory lent to the kernel, system calls: all `unsafe` there is |
 //! | `listen.rs`, `inherit.rs` | addresses; sockets that somebody else opened |
 //! | `start.rs` | whether io_uring can be had |
